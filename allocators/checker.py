@@ -1,0 +1,161 @@
+"""A passive checker around any allocator: recomputes the books from scratch and enforces the contract after each call.
+
+Slow on purpose (it looks at every slot). On in the tests and with `debug=true`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from allocators.base import Allocator, Ask, Books, Holder
+
+COLUMNS = ("used", "finished_held", "reserved", "over_reserved", "rounding")
+
+
+class ContractError(AssertionError):
+    """An allocator broke the contract; the message says which rule, for which sequence."""
+
+
+class Checked:
+    """Wraps `allocator`; every attribute is the allocator's own, every call that changes something is checked."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self.allocator = allocator
+        self.holders: dict[str, Holder] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.allocator, name)
+
+    def admit(self, seqs: Sequence[Holder], ask: Ask) -> int | None:
+        before, empty = self._snapshot(), not self.holders
+        hit = self.allocator.admit(seqs, ask)
+        if hit is None:
+            fits = self.allocator.footprint(max(ask.need, ask.gate)) is not None
+            alone = empty and len(seqs) == 1 and not ask.spare
+            self._require(not (alone and fits), f"an empty pool refused {seqs[0].name}, which has a footprint in it")
+            self._require(self._snapshot() == before, "a refused admit changed something")
+            self._require(all(s.row < 0 and not s.held for s in seqs), "a refused admit left slots with its sequence")
+            return None
+        self._require(isinstance(hit, int) and hit >= 0, f"admit must return tokens already present, got {hit!r}")
+        for seq in seqs:
+            self.holders[seq.name] = seq
+            self._require(seq.room >= ask.need, f"{seq.name} was admitted with room for {seq.room} of {ask.need} tokens")
+        if empty and seqs:
+            footprint = self.allocator.footprint(ask.need)
+            self._require(seqs[0].held == footprint, f"{seqs[0].name} took {seqs[0].held} slots, not its {footprint}")
+        self.check()
+        return hit
+
+    def grow(self, holder: Holder, tokens: int) -> int:
+        before = self._snapshot()
+        room = self.allocator.grow(holder, tokens)
+        if room:
+            self._require(room >= tokens, f"grow gave {holder.name} room {room} for {tokens} tokens")
+            self._require(room == holder.room, f"grow returned {room}, but {holder.name}.room is {holder.room}")
+        else:
+            self._require(self._snapshot() == before, "a refused grow changed something")
+        self.check()
+        return room
+
+    def extend(self, seqs: Sequence[Holder], rounds: int) -> int:
+        done = self.allocator.extend(seqs, rounds)
+        self._require(0 <= done <= rounds, f"extend granted {done} of {rounds} rounds")
+        self._require(all(seq.room >= seq.stored + done for seq in seqs), "extend granted rounds without room")
+        self.check()
+        return done
+
+    def commit(self, seqs: Sequence[Holder], counts: Sequence[int]) -> None:
+        before = [seq.stored for seq in seqs]
+        self.allocator.commit(seqs, counts)
+        for seq, stored, count in zip(seqs, before, counts, strict=True):
+            self._require(seq.stored == stored + count, f"commit left {seq.name} with {seq.stored} stored tokens")
+            self._require(seq.stored <= seq.room, f"{seq.name} stores {seq.stored} tokens in room for {seq.room}")
+        self.check()
+
+    def fork(self, parent: Holder, child: Holder) -> bool:
+        before = self._snapshot()
+        done = self.allocator.fork(parent, child)
+        if done:
+            self.holders[child.name] = child
+            self._require(child.stored == parent.stored, f"fork stored {child.stored} of {parent.stored} tokens")
+        else:
+            self._require(self._snapshot() == before, "a refused fork changed something")
+        self.check()
+        return done
+
+    def free(self, holder: Holder, hold: bool = False) -> None:
+        self.allocator.free(holder, hold)
+        if not hold:
+            self.holders.pop(holder.name, None)
+            self._require(holder.row < 0 and not holder.held, f"free left slots with {holder.name}")
+        self.check()
+
+    def memory(self, blocked: Ask | None = None) -> Books:
+        books = self.allocator.memory(blocked)
+        naive = self._count()
+        for column, slots in zip(COLUMNS, naive, strict=True):
+            told = getattr(books, column)
+            self._require(told == slots, f"the books say {told} slots are {column}; counted one by one: {slots}")
+        self._require(min(books) >= 0, f"a column of the books is negative: {books}")
+        total = sum(books)
+        self._require(total == self.capacity, f"the books sum to {total} slots, the pool has {self.capacity}")
+        return books
+
+    def check(self) -> None:
+        """All rules that hold at any time."""
+        rows = [holder.row for holder in self.holders.values()]
+        self._require(len(set(rows)) == len(rows), "two sequences share a row of the tables")
+        self.memory()
+        for holder in self.holders.values():
+            slots = self._slots(holder)
+            self._require(holder.room <= holder.held, f"{holder.name} has room {holder.room} in {holder.held} slots")
+            self._require(
+                len(slots) == holder.held, f"{holder.name} holds {len(slots)} slots, the ledger says {holder.held}"
+            )
+            stored = slots[: holder.stored]
+            self._require(
+                np.array_equal(self._addresses(holder), stored), f"the table row of {holder.name} is not where it lies"
+            )
+
+    def _slots(self, holder: Holder) -> np.ndarray:
+        runs = [np.arange(start, start + length) for start, length in self.allocator.spans(holder)]
+        slots = np.concatenate(runs) if runs else np.empty(0, dtype=np.int64)
+        inside = not len(slots) or (slots.min() >= 0 and slots.max() < self.capacity)
+        self._require(bool(inside), f"{holder.name} holds slots outside the pool")
+        return slots
+
+    def _addresses(self, holder: Holder) -> np.ndarray:
+        """Where the kernels will look for the stored tokens."""
+        tokens, row = np.arange(holder.stored), self.tables[holder.row]
+        if not self.block_size:
+            return row[0] + tokens
+        return row[tokens // self.block_size] * self.block_size + tokens % self.block_size
+
+    def _count(self) -> list[int]:
+        """Slots in each column of `COLUMNS`, looking at every slot of every sequence; shared slots count once."""
+        column = np.full(self.capacity, len(COLUMNS), dtype=np.int64)
+        owners = np.zeros(self.capacity, dtype=np.int64)
+        for holder in self.holders.values():
+            slots, at = self._slots(holder), np.arange(holder.held)
+            if holder.finished:
+                codes = np.full(len(slots), 1)
+            else:
+                codes = np.select([at < holder.stored, at < holder.final, at < holder.promise], [0, 2, 3], 4)
+            self._require(len(codes) == len(slots), f"{holder.name} holds {len(slots)} slots, not {holder.held}")
+            np.minimum.at(column, slots, codes)
+            owners[slots] += 1
+        shares = getattr(self.allocator, "shares", False)
+        self._require(shares or not len(owners) or owners.max() <= 1, "a slot has two owners")
+        return np.bincount(column, minlength=len(COLUMNS) + 1)[: len(COLUMNS)].tolist()
+
+    def _snapshot(self) -> Any:
+        books = self.allocator.memory()
+        return books, self.allocator.free_slots, {name: self.allocator.spans(h) for name, h in self.holders.items()}
+
+    @staticmethod
+    def _require(holds: bool, rule: str) -> None:
+        if not holds:
+            raise ContractError(rule)

@@ -1,0 +1,111 @@
+"""From the configuration to objects. Plug-ins are named by `_target_` and need no registration."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from hydra.utils import get_object, instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from allocators.base import Allocator
+from allocators.checker import Checked
+from harness.errors import HarnessError
+from schedulers.base import Scheduler
+from schedulers.reservation import on_demand
+
+
+def build_allocator(cfg: DictConfig, capacity: int, asked: Collection[str] = ()) -> Allocator:
+    """The allocator of `cfg`, wrapped in the checker with `debug=true`.
+
+    Args:
+        cfg: the whole configuration.
+        capacity: slots in the pool.
+        asked: dotted keys given on the command line; a plug-in is not handed other keys of the group it replaces.
+
+    Raises:
+        HarnessError: no such class, or arguments it refuses.
+    """
+    cls = locate(cfg.allocator._target_, "allocator._target_")
+    arguments = _arguments(cls, cfg.allocator, "allocator", asked)
+    allocator = _construct(cls, "allocator", capacity=capacity, max_model_len=cfg.max_model_len, **arguments)
+    return Checked(allocator) if cfg.debug else allocator  # type: ignore[return-value]
+
+
+def build_scheduler(cfg: DictConfig, capacity: int, asked: Collection[str] = ()) -> Scheduler:
+    """The scheduler of `cfg` over its allocator.
+
+    Raises:
+        HarnessError: no such class, arguments it refuses, or a reservation its allocator can't do.
+    """
+    allocator = build_allocator(cfg, capacity, asked)
+    reservation = locate(cfg.reservation._target_, "reservation._target_")
+    if reservation is on_demand and not allocator.grows:
+        raise HarnessError(
+            f"reservation=on_demand needs an allocator that grows a sequence, and {cfg.allocator._target_} does not; "
+            "use reservation=exact, pow2, max_tokens or max_model_len"
+        )
+    cls = locate(cfg.scheduler._target_, "scheduler._target_")
+    arguments = _arguments(cls, cfg.scheduler, "scheduler", asked)
+    return _construct(
+        cls, "scheduler", allocator=allocator, reservation=reservation, max_model_len=cfg.max_model_len, **arguments
+    )
+
+
+def build_latency(cfg: DictConfig) -> Any:
+    """The latency model of a simulated device."""
+    if cfg.device.latency is None:
+        raise HarnessError("device.latency is null: a simulated device needs a latency model")
+    return instantiate(cfg.device.latency, _convert_="all")
+
+
+def locate(target: str, key: str) -> Any:
+    """The object that a `_target_` names.
+
+    Raises:
+        HarnessError: the module or the name does not exist; the message names the nearest.
+    """
+    try:
+        return get_object(target)
+    except Exception as error:
+        module, _, name = target.rpartition(".")
+        try:
+            names = [n for n in dir(importlib.import_module(module)) if not n.startswith("_")]
+        except Exception as import_error:
+            raise HarnessError(f"{key}={target}: module {module!r} can't be imported: {import_error}") from error
+        raise HarnessError(f"{key}={target}: {module} has no {name!r}{nearest(name, names)}") from error
+
+
+def nearest(name: str, names: Collection[str]) -> str:
+    """A clause with the closest of `names` to `name`, or with all of them when none is close."""
+    close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)
+    if close:
+        return f"; did you mean {' or '.join(close)}?"
+    return f"; there are {', '.join(sorted(names))}" if names else ""
+
+
+def _arguments(cls: Any, group: DictConfig, key: str, asked: Collection[str]) -> dict[str, Any]:
+    """The group's values as arguments, less those that a plug-in neither knows nor was asked to take."""
+    values: Mapping[str, Any] = OmegaConf.to_container(group, resolve=True)  # type: ignore[assignment]
+    arguments = {name: value for name, value in values.items() if name != "_target_"}
+    known: set[str] = set()
+    for base in inspect.getmro(cls) if inspect.isclass(cls) else (cls,):
+        parameters = inspect.signature(base.__init__ if inspect.isclass(base) else base).parameters.values()
+        known |= {p.name for p in parameters}
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    unknown = [name for name in arguments if name not in known]
+    told = [name for name in unknown if f"{key}.{name}" in asked]
+    if told:
+        raise HarnessError(f"{key}.{told[0]}: {cls.__name__} has no such argument{nearest(told[0], known - {'self'})}")
+    return {name: value for name, value in arguments.items() if name not in unknown}
+
+
+def _construct(cls: Any, key: str, **arguments: Any) -> Any:
+    try:
+        return cls(**arguments)
+    except (TypeError, ValueError) as error:
+        raise HarnessError(f"{key}: {getattr(cls, '__name__', cls)} refuses its arguments: {error}") from error

@@ -1,0 +1,141 @@
+"""One job: a configuration in, a folder with its tables out, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from harness.build import build_latency, build_scheduler
+from harness.clock import CLOCKS, Clock
+from harness.environment import environment
+from harness.errors import HarnessError
+from harness.labels import label, parts
+from harness.metrics.recorder import Recorder
+from harness.metrics.requests import request_table
+from harness.metrics.summary import goodput, summarize
+from harness.replayer import replay
+from harness.runner.simulated import SimulatedModelRunner
+from harness.workload import Workload, build_workload, export
+from schedulers.base import Scheduler
+
+Progress = Callable[[int, int], None]
+
+
+def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
+            progress: Callable[[int], Progress] | None = None) -> dict[str, Any]:  # fmt: skip
+    """Run one job and write its folder: config, environment, summary, requests and steps.
+
+    A failure is written down as well (`status`, `error`, `traceback.txt`) and returned, not raised; only an interrupt
+    passes on, after what there is has been written.
+
+    Args:
+        cfg: the whole configuration.
+        folder: where to write; created if needed.
+        overrides: what was set on the command line, for the record.
+        progress: called with the number of requests; gives what is called with (requests over, tokens) at each step.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+    row: dict[str, Any] = {"system": label(cfg), **parts(cfg), "status": "finished", "error": None}
+    row |= {"overrides": list(overrides), "repeat": cfg.repeat, "seed": cfg.seed, "workload": cfg.workload.name}
+    facts = environment()
+    try:
+        row |= _run(cfg, folder, {o.partition("=")[0].lstrip("+~") for o in overrides}, facts, progress)
+    except BaseException as error:
+        row["status"] = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        row["error"] = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
+        if row["status"] == "failed":
+            (folder / "traceback.txt").write_text(traceback.format_exc())
+        if not isinstance(error, Exception):
+            raise
+    finally:
+        _write_json(folder / "environment.json", facts)
+        _write_json(folder / "summary.json", row)
+    return row
+
+
+def _run(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
+         progress: Callable[[int], Progress] | None) -> dict[str, Any]:  # fmt: skip
+    started = time.perf_counter()
+    workload = build_workload(OmegaConf.to_container(cfg.workload, resolve=True), cfg.max_model_len, cfg.seed)
+    export(workload.requests, folder / "workload.jsonl")
+    if cfg.device.kind == "simulated":
+        capacity = cfg.kv_slots
+        scheduler = build_scheduler(cfg, capacity, asked)
+        runner: Any = SimulatedModelRunner(build_latency(cfg))
+        facts["device"] = "simulated"
+    else:
+        from harness.runner.device import open_device, warm_up
+
+        device = open_device(cfg)
+        capacity = device.capacity(cfg)
+        scheduler = build_scheduler(cfg, capacity, asked)
+        runner = device.runner(scheduler.allocator)
+        warm_up(runner, cfg.scheduler.max_num_batched_tokens)
+        facts |= device.facts
+    facts["setup_s"] = time.perf_counter() - started
+    recorder = Recorder(folder / "steps.csv")
+    try:
+        clock = _clock(cfg)
+        replay(workload, scheduler, runner, clock, recorder, progress(len(workload.requests)) if progress else None)
+    finally:
+        table = request_table(recorder, workload.requests)
+        table.to_csv(folder / "requests.csv", index=False)
+        recorder.steps.flush()
+    row = _facts(cfg, capacity, scheduler, workload, facts)
+    row |= summarize(recorder, table, capacity)
+    if not row["finished"]:
+        reasons = table["reason"].dropna()
+        why = f"; the first reason: {reasons.iloc[0]}" if len(reasons) else ""
+        raise HarnessError(f"none of {row['injected']} requests could be served{why}")
+    if cfg.slo_ms:
+        row["goodput"] = goodput(table, dict(cfg.slo_ms), row["duration_s"])
+    if cfg.price_per_hour is not None and row["output_throughput"]:
+        row["cost_per_million_output_tokens"] = cfg.price_per_hour / 3600 / row["output_throughput"] * 1e6
+    row["warnings"] = _warnings(cfg, recorder, row)
+    return row
+
+
+def _facts(cfg: DictConfig, capacity: int, scheduler: Scheduler, workload: Workload,
+           facts: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
+    return {
+        "model": cfg.model.name,
+        "device": facts["device"],
+        "threads": facts.get("threads"),
+        "capacity": capacity,
+        "block_size": scheduler.allocator.block_size or None,
+        "max_model_len": cfg.max_model_len,
+        "max_num_seqs": scheduler.max_num_seqs,
+        "banner": workload.banner,
+        "workload_notes": workload.notes,
+    }
+
+
+def _warnings(cfg: DictConfig, recorder: Recorder, row: dict[str, Any]) -> list[str]:
+    warnings = []
+    if recorder.steps.whole.peak("num_seqs") >= row["max_num_seqs"] and row["injected"] > row["max_num_seqs"]:
+        warnings.append(f"scheduler.max_num_seqs={row['max_num_seqs']} bound the batch: not memory alone was measured")
+    if row["rejected"] or row["unfinished"]:
+        warnings.append(f"{row['rejected']} requests were rejected, {row['unfinished']} unfinished: see requests.csv")
+    return warnings
+
+
+def _clock(cfg: DictConfig) -> Clock:
+    name = cfg.clock
+    if name == "auto":
+        name = "virtual" if cfg.device.kind == "simulated" else "measured"
+    if name not in CLOCKS:
+        raise HarnessError(f"clock={name}: there are auto, {', '.join(CLOCKS)}")
+    if (name == "virtual") != (cfg.device.kind == "simulated"):
+        raise HarnessError(f"clock={name} does not go with device.kind={cfg.device.kind}")
+    return CLOCKS[name]()
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1, allow_nan=False, default=str) + "\n")

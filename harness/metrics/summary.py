@@ -1,0 +1,104 @@
+"""One replay in one flat row: the definitions of vLLM's `bench serve`, and the books averaged over time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from allocators.base import Books
+from harness.metrics.recorder import Recorder
+from harness.metrics.steps import Totals
+
+PERCENTILES = (50, 90, 95, 99)
+
+
+def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[str, Any]:
+    """The numbers of a replay; None where there is nothing to measure.
+
+    Args:
+        recorder: what the replay wrote down.
+        table: its `request_table`.
+        capacity: slots in the KV pool.
+    """
+    recorder.steps.flush()
+    whole, saturated = recorder.steps.whole, recorder.steps.saturated
+    served = table[table["status"] == "finished"]
+    produced = int(table["output_tokens"].sum())
+    duration = table["last_token_s"].max()
+    duration = float(duration) if pd.notna(duration) else None
+    lanes = whole.sum("num_seqs") + whole.sum("idle_lanes")
+    computed = whole.sum("prefill_tokens") + whole.sum("decode_seqs")
+    recomputed = int(table["recomputed_tokens"].sum())
+    busy_ns = whole.ns - whole.sum("idle")
+    row: dict[str, Any] = {
+        "injected": int(table["lateness_s"].notna().sum()),
+        "finished": len(served),
+        "rejected": int((table["status"] == "rejected").sum()),
+        "unfinished": int((table["status"] == "unfinished").sum()),
+        "duration_s": duration,
+        "request_throughput": _ratio(len(served), duration),
+        "output_throughput": _ratio(produced, duration),
+        "total_token_throughput": _ratio(produced + int(served["prompt_tokens"].sum()), duration),
+        "saturated_output_throughput": _ratio(saturated.sum("produced"), saturated.ns / 1e9),
+        "lateness_max_s": _number(table["lateness_s"].max()),
+    }
+    for name in ("ttft", "tpot", "e2e", "queueing"):
+        row |= {f"{name}_{key}_ms": value for key, value in _spread(table[f"{name}_ms"]).items()}
+    row |= {f"itl_{key}_ms": value for key, value in recorder.gaps.summary(PERCENTILES).items()}
+    row["normalized_latency_mean_s"] = _number(served["normalized_latency_s"].mean())
+    steps = whole.steps
+    row |= {
+        "steps": steps,
+        "mean_batch_size": _ratio(_time(whole, "num_seqs"), busy_ns),
+        "saturated_mean_batch_size": saturated.mean("num_seqs"),
+        "useful_lane_pct": _percent(whole.sum("produced"), lanes),
+        "busy_fraction": _ratio(whole.sum("execute"), whole.ns),
+        "schedule_ms_per_step": _ratio(whole.sum("schedule") / 1e6, steps),
+        "execute_ms_per_step": _ratio(whole.sum("execute") / 1e6, steps),
+        "complete_ms_per_step": _ratio(whole.sum("complete") / 1e6, steps),
+        "preemptions": int(table["preemptions"].sum()),
+        "recomputed_tokens": recomputed,
+        "recomputed_pct": _percent(recomputed, computed),
+        "cached_pct": _percent(int(table["cached_tokens"].sum()), int(served["prompt_tokens"].sum())),
+        "saturated_s": saturated.ns / 1e9 if saturated.ns else None,
+    }
+    for prefix, totals in (("", whole), ("saturated_", saturated)):
+        for column in Books._fields:
+            mean = totals.mean(column)
+            row[f"{prefix}kv_{column}_pct"] = None if mean is None else 100 * mean / capacity
+    used = row["saturated_kv_used_pct"]
+    row["saturated_waste_pct"] = None if used is None else 100 - used
+    return row
+
+
+def goodput(table: pd.DataFrame, slo_ms: dict[str, float], duration_s: float | None) -> float | None:
+    """Requests per second that met every limit of `slo_ms` (ttft, tpot, e2e); a one-token answer has no TPOT to miss."""
+    served = table[table["status"] == "finished"]
+    met = pd.Series(True, index=served.index)
+    for name, limit in slo_ms.items():
+        met &= served[f"{name}_ms"].fillna(0) <= limit
+    return _ratio(int(met.sum()), duration_s)
+
+
+def _spread(values: pd.Series) -> dict[str, float | None]:
+    """Mean and percentiles (linear, as numpy and vLLM do), of what is there."""
+    there = values.dropna()
+    spread = {"mean": _number(there.mean())}
+    return spread | {f"p{p}": _number(there.quantile(p / 100)) if len(there) else None for p in PERCENTILES}
+
+
+def _time(totals: Totals, name: str) -> float:
+    return (totals.mean(name) or 0.0) * totals.ns
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if pd.notna(value) else None
+
+
+def _ratio(part: float, whole: float | None) -> float | None:
+    return part / whole if whole else None
+
+
+def _percent(part: float, whole: float) -> float | None:
+    return 100 * part / whole if whole else None

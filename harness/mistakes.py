@@ -1,0 +1,83 @@
+"""Turns what Hydra says of a mistake on the command line into an answer: what is wrong, and the nearest right thing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from harness.errors import HarnessError
+
+
+@contextmanager
+def explained(experiments: Path) -> Iterator[None]:
+    """Re-raise Hydra's errors as `HarnessError`.
+
+    Args:
+        experiments: the folder of the config groups.
+    """
+    try:
+        yield
+    except MissingConfigException as error:
+        raise HarnessError(_missing(error, experiments)) from error
+    except OverrideParseException as error:
+        raise HarnessError(f"{error.override!r} is no override: write key=value, as in seed=1") from error
+    except (ConfigCompositionException, OmegaConfBaseException, HydraException) as error:
+        raise HarnessError(_composition(error, experiments)) from error
+    except PermissionError as error:
+        raise HarnessError(f"no permission to write {error.filename}; choose another folder with hydra.run.dir=DIR "
+                           "(hydra.sweep.dir=DIR for a sweep)") from error  # fmt: skip
+    except OSError as error:
+        raise HarnessError(f"{error.strerror or error}: {error.filename or 'results'}") from error
+
+
+def _missing(error: MissingConfigException, experiments: Path) -> str:
+    from harness.build import nearest
+
+    group, _, name = (error.missing_cfg_file or "").rpartition("/")
+    folder = experiments / group
+    if not group or not folder.is_dir():
+        groups = [path.name for path in experiments.iterdir() if path.is_dir()]
+        return f"there is no config {error.missing_cfg_file!r}{nearest(group or name, groups)}"
+    names = sorted(path.stem for path in folder.glob("*.yaml"))
+    return f"there is no {group} {name!r}{nearest(name, names)}; {group}: {', '.join(names)}"
+
+
+def _composition(error: Exception, experiments: Path) -> str:
+    from harness.build import nearest
+
+    text = str(error)
+    found = re.search(r"Could not override '([^']+)'|override '([^']+)'|full_key: (\S+)", text)
+    if not found:
+        return text.strip().split("\n")[0]
+    key = next(group for group in found.groups() if group)
+    keys = _keys(experiments)
+    if key in keys:  # the key is right, its value is not
+        return text.strip().split("\n")[0]
+    leaf = key.rpartition(".")[2]
+    same_leaf = [known for known in keys if known.rpartition(".")[2] == leaf]
+    hint = f"; did you mean {' or '.join(same_leaf)}?" if same_leaf else nearest(key, keys)
+    return f"there is no config key {key!r}{hint if len(hint) < 300 else '; see python -m harness --cfg job'}"
+
+
+def _keys(experiments: Path) -> list[str]:
+    """Every dotted key of the configuration and of every option of its groups."""
+    config = OmegaConf.load(experiments / "config.yaml")
+    keys = {str(key) for key in config if key not in ("defaults", "hydra")}
+    for path in experiments.glob("*/*.yaml"):
+        group = path.parent.name
+        if group not in ("experiment", "system"):
+            keys |= {group} | {f"{group}.{key}" for key in _dotted(OmegaConf.load(path))}
+    return sorted(keys | {"system", "experiment"})
+
+
+def _dotted(config: object, prefix: str = "") -> Iterator[str]:
+    if isinstance(config, DictConfig):
+        for key in config:
+            yield f"{prefix}{key}"
+            yield from _dotted(config._get_node(key), f"{prefix}{key}.")

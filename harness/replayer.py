@@ -1,0 +1,121 @@
+"""The loop that feeds a workload to a scheduler and a runner under a clock. The same for every system compared."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from harness.clock import Clock
+from harness.errors import HarnessError
+from harness.metrics.recorder import Recorder
+from harness.runner.base import Runner
+from schedulers.base import Scheduler
+from schedulers.request import Request
+
+STEPS_WITHOUT_NEW_GROUND = 100_000
+
+
+class StalledError(HarnessError):
+    """Work waits, nothing is due, and the scheduler schedules nothing (or only repeats old work)."""
+
+
+class WorkloadLike(Protocol):
+    """What the replayer needs of a workload: requests by arrival, and how many are in flight in a closed loop."""
+
+    requests: list[Request]
+    concurrency: int | None
+
+
+class Source:
+    """Arrivals in order. In a closed loop the next request arrives when one of the `concurrency` in flight is over."""
+
+    def __init__(self, workload: WorkloadLike) -> None:
+        self.pending = deque(workload.requests)
+        self.closed = workload.concurrency is not None
+        self.injected = 0
+        if self.closed:
+            for i, request in enumerate(self.pending):
+                request.arrival_ns = 0 if i < (workload.concurrency or 0) else -1
+
+    def next_at(self) -> int | None:
+        """When the next request arrives (ns); None when none is left or none arrives before another is over."""
+        if self.pending and self.pending[0].arrival_ns >= 0:
+            return self.pending[0].arrival_ns
+        return None
+
+    def due(self, now: int) -> list[Request]:
+        requests = []
+        while self.pending and 0 <= self.pending[0].arrival_ns <= now:
+            requests.append(self.pending.popleft())
+        self.injected += len(requests)
+        return requests
+
+    def over(self, count: int, now: int) -> None:
+        """`count` requests are finished or rejected."""
+        if self.closed:
+            waiting = (request for request in self.pending if request.arrival_ns < 0)
+            for request, _ in zip(waiting, range(count), strict=False):
+                request.arrival_ns = now
+
+
+def replay(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, clock: Clock, recorder: Recorder,
+           on_progress: Callable[[int, int], None] | None = None) -> None:  # fmt: skip
+    """Serve every request of `workload` and record what happened.
+
+    Args:
+        on_progress: called after each step with (requests over, tokens produced so far).
+
+    Raises:
+        StalledError: a scheduler that makes no progress though work waits.
+    """
+    source = Source(workload)
+    allocator = scheduler.allocator
+    over = tokens = barren = 0
+    while True:
+        for request in source.due(clock.now):
+            rejection = scheduler.add(request)
+            recorder.arrived(request, clock.now, rejection)
+            if rejection:
+                over += 1
+                source.over(1, clock.now)
+        start, mark = clock.now, clock.tick()
+        batch = scheduler.schedule(start)
+        schedule_ns = clock.charge(mark)
+        queued = len(scheduler.waiting) + len(scheduler.running)
+        if source.injected != over + queued:
+            raise StalledError(f"{source.injected} requests arrived, {over} are over and {queued} are queued")
+        if not batch.seqs:
+            due = [when for when in (source.next_at(), scheduler.wake_at()) if when is not None]
+            if not due:
+                if queued or source.pending:
+                    raise StalledError(_stalled(scheduler, source))
+                return
+            clock.wait_until(min(due))
+            recorder.idle(start, clock.now, len(scheduler.waiting), allocator.memory(batch.blocked))
+            continue
+        recorder.scheduled(batch, start, len(scheduler.waiting), allocator.memory(batch.blocked))
+        new_ground = any(seq.stored > seq.computed_before for seq in batch.seqs)
+        barren = 0 if new_ground else barren + 1
+        if barren > STEPS_WITHOUT_NEW_GROUND:
+            raise StalledError(f"{barren} steps only repeated old work. {_stalled(scheduler, source)}")
+        mark = clock.tick()
+        result = runner.execute(batch)
+        execute_ns = clock.charge(mark, result.ns)
+        ready, mark = clock.now, clock.tick()
+        produced, finished = scheduler.complete(batch, result.tokens)
+        complete_ns = clock.charge(mark)
+        recorder.completed(batch, produced, finished, ready, (schedule_ns, execute_ns, complete_ns))
+        over += len(finished)
+        tokens += len(produced)
+        source.over(len(finished), clock.now)
+        if on_progress:
+            on_progress(over, tokens)
+
+
+def _stalled(scheduler: Scheduler, source: Source) -> str:
+    head = f"; the queue's head is {scheduler.waiting[0].name}" if scheduler.waiting else ""
+    return (
+        f"the scheduler schedules nothing although {len(scheduler.waiting)} requests wait and {len(scheduler.running)} "
+        f"run, and no arrival is due ({len(source.pending)} still to come){head}"
+    )

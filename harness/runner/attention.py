@@ -1,0 +1,89 @@
+"""Our attention in any Hugging Face causal LM: the packed tokens of all sequences, over the pool's tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers.utils
+import transformers.utils.import_utils
+
+from kernels.addresses import Addresses
+from kernels.dispatch import Backend
+
+# `transformers` offers to fetch kernels through a package that has the name of our own folder: it must not try.
+transformers.utils.is_kernels_available = transformers.utils.import_utils.is_kernels_available = (
+    lambda *args, **kwargs: False
+)
+
+NAME = "kvlab"
+
+
+@dataclass(slots=True)
+class StepContext:
+    """What attention needs to know of a step. Decoding lanes come first in the packed row, then prompt chunks.
+
+    Attributes:
+        kv: ``[L, 2, S, Hkv, D]``, the pool and its scratch slot.
+        slots: ``[T]`` int64, where the new K and V of each packed token go.
+        decode: addresses of the decoding lanes (one query each), None without any.
+        prefill: addresses of the prompt chunks, None without any.
+        query_starts: ``[chunks + 1]`` int32, where each chunk begins among the tokens after the decoding lanes.
+        max_decode, max_prefill, max_query: host-known bounds of lengths, so that no kernel has to ask the device.
+    """
+
+    kv: torch.Tensor
+    backend: Backend
+    slots: torch.Tensor
+    decode: Addresses | None = None
+    prefill: Addresses | None = None
+    query_starts: torch.Tensor | None = None
+    max_decode: int = 0
+    max_prefill: int = 0
+    max_query: int = 0
+
+
+def paged_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                    attention_mask: Any, scaling: float | None = None, kv_step: StepContext | None = None,
+                    sliding_window: int | None = None, softcap: float | None = None,
+                    **kwargs: Any) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """An attention function for `transformers.AttentionInterface`.
+
+    Args:
+        query: ``[1, Hq, T, D]``; key, value: ``[1, Hkv, T, D]`` of the packed row.
+
+    Returns:
+        ``[1, T, Hq, D]`` and no weights.
+
+    Raises:
+        NotImplementedError: the model asks for a sliding window or soft-capped scores.
+    """
+    if kv_step is None:
+        raise RuntimeError(f"{type(module).__name__} did not hand its keyword arguments on to its attention function")
+    if softcap:
+        raise NotImplementedError("models with soft-capped attention scores are not supported")
+    if sliding_window is not None and sliding_window < max(kv_step.max_decode, kv_step.max_prefill):
+        raise NotImplementedError(f"a context beyond the model's sliding window of {sliding_window} is not supported")
+    if scaling is None:
+        scaling = query.shape[-1] ** -0.5
+    k_pool, v_pool = kv_step.kv[module.layer_idx]  # type: ignore[index]
+    q = query[0].transpose(0, 1).contiguous()
+    k, v = key[0].transpose(0, 1), value[0].transpose(0, 1)
+    kv_step.backend.write_kv(k_pool, v_pool, k.contiguous(), v.contiguous(), kv_step.slots)
+    out = torch.empty_like(q)
+    lanes = 0
+    if kv_step.decode is not None:
+        lanes = len(kv_step.decode.rows)
+        kv_step.backend.decode_attention(
+            q[:lanes], k_pool, v_pool, kv_step.decode, scaling, out=out[:lanes], max_length=kv_step.max_decode
+        )
+    if kv_step.prefill is not None:
+        kv_step.backend.prefill_attention(
+            q[lanes:], k_pool, v_pool, kv_step.prefill, kv_step.query_starts, scaling, out=out[lanes:],
+            max_query=kv_step.max_query, max_length=kv_step.max_prefill,
+        )  # fmt: skip
+    return out.unsqueeze(0), None
+
+
+transformers.AttentionInterface.register(NAME, paged_attention)

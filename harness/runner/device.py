@@ -1,0 +1,203 @@
+"""From the configuration to a real runner: device, dtype, threads, weights, pool."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from allocators.base import Allocator
+from harness.errors import HarnessError
+from harness.runner.model import ModelShape, build_model, read_config, shape_of
+from harness.runner.packing import Packed
+from harness.runner.pool import pool_slots
+from harness.runner.torch_runner import TorchModelRunner
+from harness.workload import prompt_tokens
+from kernels.dispatch import Backend, backend_for
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass
+class Device:
+    """A device with a model on it, ready for pools of any size.
+
+    Attributes:
+        facts: what `environment.json` says of it.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    model: Any
+    shape: ModelShape
+    backend: Backend
+    seed: int
+    facts: dict[str, Any]
+
+    def capacity(self, cfg: DictConfig) -> int:
+        """Slots in the pool that `cfg` asks for."""
+        total = taken = None
+        per_slot = self.shape.bytes_per_slot(self.dtype.itemsize)
+        if self.device.type == "cuda" and cfg.gpu_memory_utilization is not None:
+            taken = self._taken_at_peak(cfg)
+            total = torch.cuda.get_device_properties(self.device).total_memory
+        slots = pool_slots(cfg.kv_slots, cfg.kv_bytes, cfg.gpu_memory_utilization, per_slot, total, taken)
+        self.facts["kv_pool_bytes"] = slots * per_slot
+        return slots
+
+    def runner(self, allocator: Allocator) -> TorchModelRunner:
+        """A runner with an empty pool for `allocator`."""
+        shape = self.shape
+        size = (shape.num_layers, 2, allocator.capacity + 1, shape.num_kv_heads, shape.head_dim)
+        try:
+            kv = torch.zeros(size, dtype=self.dtype, device=self.device)
+        except RuntimeError as error:
+            raise HarnessError(f"a KV pool of {allocator.capacity} slots does not fit the device: {error}") from error
+        return TorchModelRunner(
+            self.model, kv, allocator, self.backend, lambda r: prompt_tokens(r, shape.vocab_size, self.seed)
+        )
+
+    def _taken_at_peak(self, cfg: DictConfig) -> int:
+        """Bytes in use at the peak of the largest step: a prompt of `max_num_batched_tokens` over a tiny pool."""
+        tokens = min(cfg.scheduler.max_num_batched_tokens, max(cfg.max_model_len, 1))
+        pieces = -(-cfg.scheduler.max_num_batched_tokens // tokens)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.device)
+        runner = self.runner(_Extent(tokens))
+        runner.forward(prefill_of([tokens] * pieces))
+        torch.cuda.synchronize(self.device)
+        free, total = torch.cuda.mem_get_info(self.device)
+        outside_torch = total - free - torch.cuda.memory_reserved(self.device)
+        taken = torch.cuda.max_memory_allocated(self.device) + outside_torch
+        del runner
+        torch.cuda.empty_cache()
+        return taken
+
+
+def open_device(cfg: DictConfig) -> Device:
+    """The device, model and kernels of `cfg`; kept for the next job if that asks for the same."""
+    key = OmegaConf.to_yaml(OmegaConf.create({"model": cfg.model, "device": cfg.device, "seed": cfg.seed}), resolve=True)
+    return _open(key)
+
+
+@lru_cache(maxsize=1)
+def _open(key: str) -> Device:
+    cfg = OmegaConf.create(key)
+    device = _torch_device(cfg.device.kind)
+    dtype = _dtype(cfg.device.dtype, device)
+    config = read_config(cfg.model)
+    model = build_model(cfg.model, config, device, dtype, cfg.seed)
+    try:
+        backend = backend_for(device, dtype, cfg.device.kernels)
+    except (ValueError, ImportError) as error:
+        raise HarnessError(f"device.kernels={cfg.device.kernels}: {error}") from error
+    facts: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "dtype": str(dtype).removeprefix("torch."),
+        "kernels": backend.name,
+        "kernels_reason": backend.reason,
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+    opened = Device(device, dtype, model, shape_of(config), backend, cfg.seed, facts)
+    if device.type == "cpu":
+        facts |= _choose_threads(opened, cfg.device.threads)
+    return opened
+
+
+def warm_up(runner: TorchModelRunner, max_tokens: int) -> None:
+    """Run one step of each kind, so that nothing is compiled or first touched under the clock."""
+    allocator = runner.allocator
+    for lanes in (1, 2, 8, 64):
+        runner.forward(decode_of(lanes, min(64, allocator.capacity)))
+    runner.forward(prefill_of([min(max_tokens, allocator.capacity, 64)] * 2))
+    if runner.device.type == "cuda":
+        torch.cuda.synchronize(runner.device)
+
+
+def decode_of(lanes: int, length: int) -> Packed:
+    """A made-up step of `lanes` decodes that all look at row 0 and write to slot 0."""
+    none, zeros = np.zeros(1, np.int32), np.zeros(lanes, np.int64)
+    lengths = np.full(lanes, length, np.int32)
+    return Packed(zeros, zeros + length - 1, zeros, lengths * 0, lengths, none, lanes, np.arange(lanes), [])
+
+
+def prefill_of(prompts: list[int]) -> Packed:
+    """A made-up step of prompts that all lie in row 0."""
+    where = np.concatenate([np.arange(n) for n in prompts])
+    starts = np.cumsum([0, *prompts]).astype(np.int32)
+    lengths = np.array(prompts, np.int32)
+    due = starts[1:].astype(np.int64) - 1
+    return Packed(where * 0, where, where * 0, lengths * 0, lengths, starts, 0, due, [])
+
+
+class _Extent(Allocator):
+    """One extent from slot 0 in row 0: what made-up steps lie in."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity, capacity)
+        self.tables[:] = 0
+
+    def footprint(self, tokens: int) -> int | None:
+        return None
+
+    def place(self, holder: Any, tokens: int) -> int | None:
+        return None
+
+    def release(self, holder: Any) -> None: ...
+
+    def spans(self, holder: Any) -> list[tuple[int, int]]:
+        return []
+
+
+def _torch_device(kind: str) -> torch.device:
+    if kind not in ("auto", "cuda", "cpu"):
+        raise HarnessError(f"device.kind={kind}: there are auto, cuda, cpu and simulated")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise HarnessError("device=cuda: torch sees no CUDA device here; use device=cpu or device=auto")
+    return torch.device("cuda:0" if kind != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    if name not in DTYPES:
+        raise HarnessError(f"device.dtype={name}: there are auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _choose_threads(device: Device, wanted: int | str) -> dict[str, Any]:
+    """Set the number of threads: as asked, or the faster of one and all, timed in turn on a decode step."""
+    if wanted != "auto":
+        _set_threads(int(wanted))
+        return {"threads": int(wanted), "threads_reason": "as configured"}
+    every = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if every == 1:
+        _set_threads(1)
+        return {"threads": 1, "threads_reason": "one processor"}
+    runner = device.runner(_Extent(512))
+    step, times = decode_of(16, 256), {1: [0.0], every: [0.0]}
+    for threads in [1, every] * 8:
+        _set_threads(threads)
+        with torch.inference_mode():
+            runner.forward(step)
+            start = time.perf_counter()
+            runner.forward(step)
+        times[threads].append(time.perf_counter() - start)
+    medians = {threads: float(np.median(spent[1:])) * 1e3 for threads, spent in times.items()}
+    best = min(medians, key=lambda threads: medians[threads])
+    _set_threads(best)
+    told = ", ".join(f"{threads} -> {ms:.2f} ms" for threads, ms in medians.items())
+    return {"threads": best, "threads_reason": f"faster at warm-up, a step of 16 decodes: {told}"}
+
+
+def _set_threads(threads: int) -> None:
+    import numba
+
+    torch.set_num_threads(threads)
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))

@@ -1,0 +1,81 @@
+"""A latency model fitted to the steps of a real run: a non-negative linear model of what a step computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import nnls
+
+from harness.errors import HarnessError
+from schedulers.request import Batch
+
+FEATURES = ("step", "lanes", "context_tokens", "prefill_steps", "prefill_tokens", "prefill_attention")
+
+
+def features(steps: pd.DataFrame) -> np.ndarray:
+    """``[n, 6]`` float64: what `FEATURES` names, for each row of a step table.
+
+    A step costs a constant, each lane (decoding or idle), each token of context read, a constant if any prompt is in
+    it, each prompt token, and each pair of a prompt token with a token it looks back to.
+    """
+    prompts = steps["prefill_tokens"].to_numpy(np.float64)
+    return np.column_stack([
+        np.ones(len(steps)),
+        steps["num_seqs"] + steps["idle_lanes"],
+        steps["context_tokens"],
+        prompts > 0,
+        prompts,
+        steps["prefill_attention"],
+    ]).astype(np.float64)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FittedLatency:
+    """Step time = coefficients · features, in nanoseconds.
+
+    Attributes:
+        coefficients: one per entry of `FEATURES`, all >= 0.
+        overhead_ns: what a step costs outside the model (schedule and complete), mean of the run.
+    """
+
+    coefficients: tuple[float, ...]
+    overhead_ns: float = 0.0
+
+    @classmethod
+    def fit(cls, steps: pd.DataFrame) -> FittedLatency:
+        """Least squares on relative error, over the steps that computed something.
+
+        Raises:
+            HarnessError: fewer steps than coefficients.
+        """
+        steps = steps[steps["num_seqs"] > 0]
+        if len(steps) < len(FEATURES):
+            raise HarnessError(f"a latency fit needs at least {len(FEATURES)} steps, there are {len(steps)}")
+        matrix, target = features(steps), steps["execute_ms"].to_numpy(np.float64) * 1e6
+        scale = np.abs(matrix).max(axis=0)
+        scale[scale == 0] = 1.0
+        weighted = matrix / scale / target[:, None]
+        solution, _ = nnls(weighted, np.ones(len(target)))
+        overhead = float((steps["schedule_ms"] + steps["complete_ms"]).mean() * 1e6)
+        return cls(tuple((solution / scale).tolist()), overhead)
+
+    def predict(self, steps: pd.DataFrame) -> np.ndarray:
+        """``[n]`` float64: the execute time of each step in ns."""
+        return features(steps) @ np.array(self.coefficients)
+
+    def step_ns(self, batch: Batch) -> int:
+        """Time of one step, schedule and complete included."""
+        step, lane, context, prefill_step, prefill, attention = self.coefficients
+        lanes = len(batch.seqs) + len(batch.idle)
+        read = prompts = pairs = 0
+        for seq, count in zip(batch.seqs, batch.counts, strict=True):
+            read += seq.stored
+            if count > 1:
+                prompts += count
+                pairs += count * (2 * seq.stored - count) // 2
+        for seq in batch.idle:
+            read += seq.stored
+        ns = step + lane * lanes + context * read + prefill * prompts + attention * pairs
+        return round(ns + (prefill_step if prompts else 0.0) + self.overhead_ns)

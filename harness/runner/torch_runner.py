@@ -1,0 +1,121 @@
+"""The real runner: one forward pass of a Hugging Face causal LM per step, over the allocator's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from allocators.base import Allocator, Move
+from harness.runner.attention import StepContext
+from harness.runner.base import StepResult
+from harness.runner.packing import Packed, pack
+from kernels.addresses import Addresses
+from kernels.dispatch import Backend
+from schedulers.request import Batch, Request
+
+
+class TorchModelRunner:
+    """Runs the batches of one replay on one device.
+
+    Args:
+        model: a causal LM whose attention is ours, in eval mode.
+        kv: ``[L, 2, capacity + 1, Hkv, D]``, the pool and one scratch slot behind it.
+        allocator: whose tables say where the sequences lie.
+        backend: the kernels.
+        prompt_of: the token ids (int64 array) of a request's prompt.
+    """
+
+    def __init__(self, model: Any, kv: torch.Tensor, allocator: Allocator, backend: Backend,
+                 prompt_of: Callable[[Request], np.ndarray]) -> None:  # fmt: skip
+        self.model = model
+        self.kv = kv
+        self.allocator = allocator
+        self.backend = backend
+        self.prompt_of = prompt_of
+        self.device = kv.device
+        self.scratch = kv.shape[2] - 1
+        self.last_token = np.zeros(len(allocator.tables), np.int64)
+        self.keep_logits = False
+        self.logits: torch.Tensor | None = None
+        self._tables = _Tables(allocator, self.device)
+
+    @torch.inference_mode()
+    def execute(self, batch: Batch) -> StepResult:
+        """One step; the only wait for the device is the one for the sampled tokens."""
+        for seq in batch.admitted:
+            if seq.prompt is None:
+                seq.prompt = self.prompt_of(seq.request)
+        if batch.moves:
+            self._move(batch.moves)
+        tables = self.allocator.tables
+        if len(tables) > len(self.last_token):
+            self.last_token = np.concatenate([self.last_token, np.zeros(len(tables) - len(self.last_token), np.int64)])
+        packed = pack(batch, tables, self.allocator.block_size, self.scratch, self.last_token)
+        logits = self.forward(packed)
+        if not len(packed.due):
+            return StepResult(tokens=[])
+        if self.keep_logits:
+            self.logits = logits[np.argsort(packed.order, kind="stable")]
+        sampled = logits.argmax(-1).tolist()
+        by_sequence = sorted(zip(packed.order, sampled, strict=True))
+        for i, token in by_sequence:
+            self.last_token[batch.seqs[i].row] = token
+        return StepResult(tokens=[token for _, token in by_sequence])
+
+    def forward(self, packed: Packed) -> torch.Tensor:
+        """``[n, vocabulary]``: logits of the packed positions that are due."""
+        lanes, chunks = packed.lanes, len(packed.query_starts) - 1
+        rows, lengths = self._on_device(packed.rows), self._on_device(packed.lengths)
+        tables, block_size = self._tables.current(), self.allocator.block_size
+        context = StepContext(self.kv, self.backend, self._on_device(packed.slots))
+        if lanes:
+            context.decode = Addresses(tables, rows[:lanes], lengths[:lanes], block_size)
+            context.max_decode = int(packed.lengths[:lanes].max())
+        if chunks:
+            context.prefill = Addresses(tables, rows[lanes:], lengths[lanes:], block_size)
+            context.query_starts = self._on_device(packed.query_starts)
+            context.max_query = int(np.diff(packed.query_starts).max())
+            context.max_prefill = int(packed.lengths[lanes:].max())
+        return self.model(
+            input_ids=self._on_device(packed.ids).unsqueeze(0),
+            position_ids=self._on_device(packed.positions).unsqueeze(0),
+            use_cache=False,
+            logits_to_keep=self._on_device(packed.due),
+            kv_step=context,
+        ).logits[0]
+
+    def _on_device(self, array: np.ndarray) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor if self.device.type == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
+
+    def _move(self, moves: list[Move]) -> None:
+        """Copies in order; runs of disjoint ones could be joined, but a copy is rare next to a step."""
+        for move in moves:
+            if move.kind != "copy":
+                raise NotImplementedError(f"a move of kind {move.kind!r} needs a host pool")
+            sources = torch.arange(move.source, move.source + move.length, device=self.device)
+            targets = torch.arange(move.target, move.target + move.length, device=self.device)
+            self.backend.move_slots(self.kv, sources, targets)
+
+
+class _Tables:
+    """The allocator's tables as a tensor: shared memory on a CPU, a copy mended row by row elsewhere."""
+
+    def __init__(self, allocator: Allocator, device: torch.device) -> None:
+        self.allocator = allocator
+        self.device = device
+        self._source: np.ndarray | None = None
+        self._tensor = torch.empty(0)
+
+    def current(self) -> torch.Tensor:
+        source = self.allocator.tables
+        if source is not self._source:
+            self._source, self._tensor = source, torch.from_numpy(source).to(self.device)
+            self.allocator.take_dirty()
+        elif self.device.type != "cpu" and (dirty := self.allocator.take_dirty()):
+            rows = torch.tensor(dirty)
+            self._tensor[rows.to(self.device)] = torch.from_numpy(source[dirty]).to(self.device)
+        return self._tensor

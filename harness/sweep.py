@@ -1,0 +1,64 @@
+"""Around a sweep: what is planned is written down before, and what there is gets reported after, whatever failed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from harness.errors import HarnessError
+
+
+class Report(Callback):
+    """Hydra callback: `plan.json` before the first job, tables and figures after the last."""
+
+    folder: Path | None = None  # of the sweep under way in this process
+    baseline: str | None = None
+    unfinished: int = 0
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        folder = Path(config.hydra.sweep.dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        plan = [{"dir": str(n), "overrides": overrides} for n, overrides in enumerate(planned(config))]
+        (folder / "plan.json").write_text(json.dumps(plan, indent=1) + "\n")
+        Report.folder, Report.baseline = folder, config.baseline
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        report()
+
+
+def planned(config: DictConfig) -> list[list[str]]:
+    """The overrides of every job, in the order of Hydra's basic sweeper: the experiment's, narrowed by the user's."""
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    values = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
+    parsed = OverridesParser.create().parse_overrides([*values, *config.hydra.overrides.task])
+    return [job for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
+
+
+def report() -> int:
+    """Tables and figures of the sweep under way; the number of jobs that did not finish.
+
+    Raises:
+        HarnessError: nothing of it can be read.
+    """
+    if Report.folder is None:
+        return 0
+    from harness.build import build_scheduler
+    from harness.report import report_sweep
+
+    folder, Report.folder = Report.folder, None
+    try:
+        table = report_sweep(folder, baseline=Report.baseline, build_scheduler=build_scheduler)
+    except OSError as error:
+        raise HarnessError(f"the report of {folder} can't be written: {error}") from error
+    unfinished = int((table["status"] != "finished").sum())
+    if unfinished:
+        print(f"{unfinished} of {len(table)} jobs did not finish: see {folder}/comparison.csv", file=sys.stderr)
+    Report.unfinished = unfinished
+    return unfinished

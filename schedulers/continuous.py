@@ -1,0 +1,74 @@
+"""Continuous batching (iteration level): requests join and leave between any two steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schedulers.base import Scheduler
+from schedulers.request import Batch
+
+
+class Continuous(Scheduler):
+    """Running sequences first, then the waiting ones first-come-first-served; the latest admitted is preempted first.
+
+    Args:
+        prefill_first: a step with new prompts computes prompts only (vLLM 0.1.3 - 0.1.7); otherwise prompts and decodes
+            share a step.
+    """
+
+    def __init__(self, *args: Any, prefill_first: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.prefill_first = prefill_first
+
+    def schedule(self, now: int) -> Batch:
+        batch = Batch()
+        budget = self.max_num_batched_tokens
+        if self.prefill_first:
+            budget = self._run_prompts(batch, budget)
+            self._admit(batch, budget)
+            if batch.seqs:
+                return self.close(batch)
+        budget = self._run(batch, budget)
+        if not batch.preempted and not self.prefill_first:
+            self._admit(batch, budget)
+        return self.close(batch)
+
+    def _run(self, batch: Batch, budget: int) -> int:
+        """Give every running sequence its next tokens, preempting from the end when the pool is full."""
+        seqs, counts, grow = batch.seqs, batch.counts, self.allocator.grow
+        for seq in list(self.running):
+            if seq.row < 0:  # preempted, and so are all behind it
+                break
+            count = min(seq.num_tokens - seq.stored, budget)
+            if count <= 0:
+                continue
+            tokens = seq.stored + count
+            while tokens > seq.room and not grow(seq, tokens):
+                victim = self.running[-1]
+                self.preempt(victim, batch)
+                if victim is seq:
+                    return budget
+            seqs.append(seq)
+            counts.append(count)
+            budget -= count
+        return budget
+
+    def _run_prompts(self, batch: Batch, budget: int) -> int:
+        """Continue the prompts that were begun in pieces; their room beyond the first chunk is still to be had."""
+        for seq in self.running:
+            rest = seq.num_tokens - seq.stored
+            count = min(rest, budget)
+            if rest > 1 and count and (seq.stored + count <= seq.room or self.allocator.grow(seq, seq.stored + count)):
+                batch.seqs.append(seq)
+                batch.counts.append(count)
+                budget -= count
+        return budget
+
+    def _admit(self, batch: Batch, budget: int) -> None:
+        while budget > 0 and self.waiting and len(self.running) < self.max_num_seqs:
+            count = self.admit_head(batch, budget)
+            if not count:
+                break
+            budget -= count
+
+

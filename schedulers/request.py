@@ -1,0 +1,105 @@
+"""A row of the trace, the sequence that runs for it, and what a scheduler says of a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from allocators.base import Ask, Holder, Move
+
+
+@dataclass(slots=True)
+class Request:
+    """One request of a workload.
+
+    Attributes:
+        id: position in the trace, from 0.
+        arrival_ns: scheduled arrival, nanoseconds from the start of the replay; every latency counts from here.
+        prompt_len: P, tokens of the prompt, >= 1.
+        output_len: tokens it produces (the truth that no scheduler but an oracle may look at), >= 1.
+        max_tokens: the client's own cap, which cuts `output_len`; None = not declared.
+        token_ids: the prompt's token ids, or None: then the runner draws them from (seed, id) or (seed, hash_ids).
+        hash_ids: content ids of the prompt's consecutive pieces of `hash_block` tokens (the last may be partial).
+        hash_block: tokens a hash id stands for, 0 without `hash_ids`.
+        session: requests of one conversation or client share it; empty = none.
+        priority: lower is sooner.
+    """
+
+    id: int
+    arrival_ns: int
+    prompt_len: int
+    output_len: int
+    max_tokens: int | None = None
+    token_ids: Any = None
+    hash_ids: Any = None
+    hash_block: int = 0
+    session: str = ""
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < self.output_len:
+            self.output_len = self.max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a request can never be served under this configuration."""
+
+    request: Request
+    reason: str
+
+
+@dataclass(slots=True, eq=False)
+class Sequence(Holder):
+    """The running state of a request. `stored` (from Holder) counts tokens computed so far.
+
+    Attributes:
+        num_tokens: prompt and sampled tokens so far; a token is due when `stored` reaches it.
+        end_tokens: `num_tokens` at which it is finished.
+        outputs: sampled tokens so far (left empty by a simulated runner).
+        prompt: the prompt's token ids, set by a runner that needs them.
+        computed_before: most tokens it had stored before a preemption; below it, work is done again.
+        first_scheduled_ns, first_token_ns, last_token_ns: written by the recorder; -1 = not yet.
+    """
+
+    request: Request = None  # type: ignore[assignment]
+    num_tokens: int = 0
+    end_tokens: int = 0
+    outputs: list[int] = field(default_factory=list)
+    prompt: Any = None
+    preemptions: int = 0
+    recomputed: int = 0
+    computed_before: int = 0
+    cached_tokens: int = 0
+    first_scheduled_ns: int = -1
+    first_token_ns: int = -1
+    last_token_ns: int = -1
+
+    @property
+    def done(self) -> bool:
+        return self.num_tokens >= self.end_tokens
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one step computes.
+
+    Attributes:
+        seqs, counts: the sequences in order and how many new tokens of each are computed; `seq.stored` includes them.
+        idle: finished lanes of a static batch that are computed for nothing (they neither write nor grow).
+        admitted, preempted: sequences that joined or lost their memory in this step.
+        blocked: what the queue's head was refused for lack of memory, None when nothing was.
+        moves: copies to run before the step's attention.
+    """
+
+    seqs: list[Sequence] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    idle: list[Sequence] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+    blocked: Ask | None = None
+    moves: list[Move] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self.counts)

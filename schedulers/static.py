@@ -1,0 +1,114 @@
+"""Static batching (request level): a batch runs until its last member has finished, and nobody joins meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from typing import Any
+
+from allocators.base import AllocatorError
+from schedulers.base import Scheduler
+from schedulers.request import Batch, Sequence
+
+
+class Static(Scheduler):
+    """The earliest arrivals, up to `max_num_seqs` and what memory allows, run to completion together.
+
+    Prompts are computed first, as many steps as the token budget needs, then all lanes decode. Finished lanes keep
+    their slots and go on being computed until the batch ends. If a lane can't grow, the last admitted live lane is
+    preempted and leads the next batch; if the lane is the only live one, the batch ends and it becomes lane 0 of the
+    next batch with its slots kept. Prompts are not padded, which favours this baseline.
+
+    Args:
+        max_wait_s: how long the oldest waiting request may wait for a fuller batch (0 = start with what is there).
+        compute_finished: whether finished lanes are computed, as servers without a way to drop them do.
+    """
+
+    def __init__(self, *args: Any, max_wait_s: float = 0.0, compute_finished: bool = True, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not 0 <= max_wait_s < float("inf"):
+            raise ValueError(f"scheduler.max_wait_s must be a finite number of seconds >= 0, got {max_wait_s}")
+        self.max_wait_ns = round(max_wait_s * 1e9)
+        self.compute_finished = compute_finished
+        self.held: list[Sequence] = []  # finished lanes of the running batch
+        self._wake: int | None = None
+
+    def schedule(self, now: int) -> Batch:
+        batch = Batch()
+        if not self.running and self._may_start(now):
+            self._form(batch)
+        if any(seq.num_tokens - seq.stored > 1 for seq in self.running):
+            self._prefill(batch)
+        else:
+            self._decode(batch)
+            if self.compute_finished:
+                batch.idle = list(self.held)
+        return self.close(batch)
+
+    def wake_at(self) -> int | None:
+        return self._wake
+
+    def finish(self, finished: Items[Sequence]) -> None:
+        """Hold finished lanes until all are; then the batch is over."""
+        for seq in finished:
+            self.allocator.free(seq, hold=True)
+        self.held += finished
+        self.running = [seq for seq in self.running if not seq.finished]
+        if not self.running:
+            self._free_held()
+
+    def _may_start(self, now: int) -> bool:
+        """Whether a new batch starts now, or waits for more arrivals."""
+        self._wake = None
+        if self.waiting and len(self.waiting) < self.max_num_seqs and self.max_wait_ns:
+            due = self.waiting[0].request.arrival_ns + self.max_wait_ns
+            if now < due:
+                self._wake = due
+        return bool(self.waiting) and self._wake is None
+
+    def _form(self, batch: Batch) -> None:
+        """Admit the head of the queue while lanes and memory last. The token budget shapes steps, not batches."""
+        scheduled = len(batch.seqs)
+        while self.waiting and len(self.running) < self.max_num_seqs:
+            if not self.admit_head(batch, self.waiting[0].num_tokens):
+                break
+        del batch.seqs[scheduled:], batch.counts[scheduled:]
+
+    def _prefill(self, batch: Batch) -> None:
+        """Prompts in admission order within the token budget (whole ones, unless they may be chunked)."""
+        budget = self.max_num_batched_tokens
+        for seq in self.running:
+            rest = seq.num_tokens - seq.stored
+            count = min(rest, budget)
+            if rest == 1:
+                continue
+            if not count or (count < rest and not self.chunked_prefill):
+                break
+            batch.seqs.append(seq)
+            batch.counts.append(count)
+            budget -= count
+
+    def _decode(self, batch: Batch) -> None:
+        """The next token of every live lane, as many as the token budget allows."""
+        ended = False
+        for seq in self.running[: self.max_num_batched_tokens]:
+            if seq.row < 0:  # preempted, and so are all behind it
+                break
+            tokens = seq.stored + 1
+            while seq.row >= 0 and tokens > seq.room and not self.allocator.grow(seq, tokens):
+                if len(self.running) > 1:
+                    self.preempt(self.running[-1], batch)
+                elif self.held:
+                    self._free_held()
+                    ended = True
+                else:
+                    raise AllocatorError(f"{seq.name} has the pool to itself and is refused {tokens} tokens")
+            if seq.row >= 0:
+                batch.seqs.append(seq)
+                batch.counts.append(1)
+        if ended:  # the lane that stays leads the next batch, which the queue's head may join now
+            self._form(batch)
+
+    def _free_held(self) -> None:
+        for lane in self.held:
+            self.allocator.free(lane)
+        self.held.clear()
