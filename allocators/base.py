@@ -285,6 +285,14 @@ class Allocator(ABC):
         moves, self._moves = self._moves, []
         return moves
 
+    def reserve_rows(self, rows: int) -> None:
+        """Have at least `rows` rows in `tables`, so that the array is not replaced before more are needed."""
+        have = len(self.tables)
+        if rows > have:
+            more = np.full((rows - have, self.tables.shape[1]), -1, dtype=np.int32)
+            self.tables = np.vstack([self.tables, more])
+            self._free_rows = [*range(rows - 1, have - 1, -1), *self._free_rows]
+
     def take_dirty(self) -> list[int]:
         """Rows of `tables` that changed since the last call, so that a device copy is mended row by row."""
         rows = sorted(self._dirty)
@@ -352,9 +360,7 @@ class Allocator(ABC):
 
     def _take_row(self) -> int:
         if not self._free_rows:
-            rows = len(self.tables)
-            self.tables = np.vstack([self.tables, np.full_like(self.tables, -1)])
-            self._free_rows = list(range(2 * rows - 1, rows - 1, -1))
+            self.reserve_rows(2 * len(self.tables))
         return self._free_rows.pop()
 
     def _drop_row(self, holder: Holder) -> None:

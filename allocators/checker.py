@@ -24,7 +24,7 @@ class Checked:
 
     def __init__(self, allocator: Allocator) -> None:
         self.allocator = allocator
-        self.holders: dict[str, Holder] = {}
+        self.holders: dict[Holder, None] = {}  # in the order of admission
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.allocator, name)
@@ -41,8 +41,9 @@ class Checked:
             return None
         self._require(isinstance(hit, int) and hit >= 0, f"admit must return tokens already present, got {hit!r}")
         for seq in seqs:
-            self.holders[seq.name] = seq
-            self._require(seq.room >= ask.need, f"{seq.name} was admitted with room for {seq.room} of {ask.need} tokens")
+            self.holders[seq] = None
+            room = seq.room
+            self._require(room >= ask.need, f"{seq.name} was admitted with room for {room} of {ask.need} tokens")
         if empty and seqs:
             footprint = self.allocator.footprint(ask.need)
             self._require(seqs[0].held == footprint, f"{seqs[0].name} took {seqs[0].held} slots, not its {footprint}")
@@ -79,7 +80,7 @@ class Checked:
         before = self._snapshot()
         done = self.allocator.fork(parent, child)
         if done:
-            self.holders[child.name] = child
+            self.holders[child] = None
             self._require(child.stored == parent.stored, f"fork stored {child.stored} of {parent.stored} tokens")
         else:
             self._require(self._snapshot() == before, "a refused fork changed something")
@@ -89,7 +90,7 @@ class Checked:
     def free(self, holder: Holder, hold: bool = False) -> None:
         self.allocator.free(holder, hold)
         if not hold:
-            self.holders.pop(holder.name, None)
+            self.holders.pop(holder, None)
             self._require(holder.row < 0 and not holder.held, f"free left slots with {holder.name}")
         self.check()
 
@@ -106,10 +107,10 @@ class Checked:
 
     def check(self) -> None:
         """All rules that hold at any time."""
-        rows = [holder.row for holder in self.holders.values()]
+        rows = [holder.row for holder in self.holders]
         self._require(len(set(rows)) == len(rows), "two sequences share a row of the tables")
         self.memory()
-        for holder in self.holders.values():
+        for holder in self.holders:
             slots = self._slots(holder)
             self._require(holder.room <= holder.held, f"{holder.name} has room {holder.room} in {holder.held} slots")
             self._require(
@@ -138,7 +139,7 @@ class Checked:
         """Slots in each column of `COLUMNS`, looking at every slot of every sequence; shared slots count once."""
         column = np.full(self.capacity, len(COLUMNS), dtype=np.int64)
         owners = np.zeros(self.capacity, dtype=np.int64)
-        for holder in self.holders.values():
+        for holder in self.holders:
             slots, at = self._slots(holder), np.arange(holder.held)
             if holder.finished:
                 codes = np.full(len(slots), 1)
@@ -153,7 +154,7 @@ class Checked:
 
     def _snapshot(self) -> Any:
         books = self.allocator.memory()
-        return books, self.allocator.free_slots, {name: self.allocator.spans(h) for name, h in self.holders.items()}
+        return books, self.allocator.free_slots, {seq: self.allocator.spans(seq) for seq in self.holders}
 
     @staticmethod
     def _require(holds: bool, rule: str) -> None:

@@ -6,6 +6,7 @@ import json
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.summary import goodput, summarize
 from harness.replayer import replay
+from harness.runner.nvml import NvmlSampler
 from harness.runner.simulated import SimulatedModelRunner
 from harness.workload import Workload, build_workload, export
 from schedulers.base import Scheduler
@@ -64,7 +66,6 @@ def _run(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
          progress: Callable[[int], Progress] | None) -> dict[str, Any]:  # fmt: skip
     started = time.perf_counter()
     workload = build_workload(OmegaConf.to_container(cfg.workload, resolve=True), cfg.max_model_len, cfg.seed)
-    export(workload.requests, folder / "workload.jsonl")
     if cfg.device.kind == "simulated":
         capacity = cfg.kv_slots
         scheduler = build_scheduler(cfg, capacity, asked)
@@ -77,19 +78,23 @@ def _run(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         capacity = device.capacity(cfg)
         scheduler = build_scheduler(cfg, capacity, asked)
         runner = device.runner(scheduler.allocator)
-        warm_up(runner, cfg.scheduler.max_num_batched_tokens)
-        facts |= device.facts
+        facts |= device.facts | warm_up(runner, cfg)
     facts["setup_s"] = time.perf_counter() - started
     recorder = Recorder(folder / "steps.csv")
+    card = NvmlSampler() if facts["device"] not in ("cpu", "simulated") else None
     try:
-        clock = _clock(cfg)
-        replay(workload, scheduler, runner, clock, recorder, progress(len(workload.requests)) if progress else None)
+        clock, on_progress = _clock(cfg), progress(len(workload.requests)) if progress else None
+        with card or nullcontext():
+            replay(workload, scheduler, runner, clock, recorder, on_progress)
     finally:
+        export([r for r in workload.requests if r.arrival_ns >= 0], folder / "workload.jsonl")
         table = request_table(recorder, workload.requests)
         table.to_csv(folder / "requests.csv", index=False)
         recorder.steps.flush()
     row = _facts(cfg, capacity, scheduler, workload, facts)
     row |= summarize(recorder, table, capacity)
+    if card:
+        row |= card.facts(int(table["output_tokens"].sum()))
     if not row["finished"]:
         reasons = table["reason"].dropna()
         why = f"; the first reason: {reasons.iloc[0]}" if len(reasons) else ""
@@ -112,6 +117,7 @@ def _facts(cfg: DictConfig, capacity: int, scheduler: Scheduler, workload: Workl
         "block_size": scheduler.allocator.block_size or None,
         "max_model_len": cfg.max_model_len,
         "max_num_seqs": scheduler.max_num_seqs,
+        "offered_rate": workload.notes.get("offered_rate"),
         "banner": workload.banner,
         "workload_notes": workload.notes,
     }

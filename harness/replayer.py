@@ -86,7 +86,10 @@ def replay(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, clock: 
         if source.injected != over + queued:
             raise StalledError(f"{source.injected} requests arrived, {over} are over and {queued} are queued")
         if not batch.seqs:
-            due = [when for when in (source.next_at(), scheduler.wake_at()) if when is not None]
+            arrival, wake = source.next_at(), scheduler.wake_at()
+            due = [arrival] if arrival is not None else []
+            if wake is not None and wake > start:  # an earlier one has just passed without effect
+                due.append(wake)
             if not due:
                 if queued or source.pending:
                     raise StalledError(_stalled(scheduler, source))

@@ -67,8 +67,8 @@ class Static(Scheduler):
 
     def _form(self, batch: Batch) -> None:
         """Admit the head of the queue while lanes and memory last. The token budget shapes steps, not batches."""
-        scheduled = len(batch.seqs)
-        while self.waiting and len(self.running) < self.max_num_seqs:
+        scheduled, lanes = len(batch.seqs), min(self.max_num_seqs, self.max_num_batched_tokens)
+        while self.waiting and len(self.running) < lanes:
             if not self.admit_head(batch, self.waiting[0].num_tokens):
                 break
         del batch.seqs[scheduled:], batch.counts[scheduled:]
@@ -90,7 +90,7 @@ class Static(Scheduler):
     def _decode(self, batch: Batch) -> None:
         """The next token of every live lane, as many as the token budget allows."""
         ended = False
-        for seq in self.running[: self.max_num_batched_tokens]:
+        for seq in list(self.running):
             if seq.row < 0:  # preempted, and so are all behind it
                 break
             tokens = seq.stored + 1

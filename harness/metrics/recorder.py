@@ -24,7 +24,7 @@ class Recorder:
         self.delivered: list[tuple[Request, int, str | None]] = []
         self.sequences: dict[int, Sequence] = {}
         self._row: tuple[int, ...] = ()
-        self._last_ready = -2  # when the step before ended; no step yet, and unlike the -1 of a sequence without a token
+        self._last_ready = -2  # when the step before ended; -1 is a sequence that has no token yet
 
     def arrived(self, request: Request, now: int, rejection: Rejection | None) -> None:
         """A request was handed to the scheduler at `now` (ns), late by `now - arrival`."""

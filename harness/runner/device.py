@@ -110,14 +110,32 @@ def _open(key: str) -> Device:
     return opened
 
 
-def warm_up(runner: TorchModelRunner, max_tokens: int) -> None:
-    """Run one step of each kind, so that nothing is compiled or first touched under the clock."""
-    allocator = runner.allocator
+def warm_up(runner: TorchModelRunner, cfg: DictConfig) -> dict[str, Any]:
+    """Run one step of each kind and capture decode graphs, so that nothing is compiled or first met under the clock.
+
+    Returns:
+        Whether graphs were captured, and why not.
+    """
+    allocator, max_tokens = runner.allocator, cfg.scheduler.max_num_batched_tokens
     for lanes in (1, 2, 8, 64):
         runner.forward(decode_of(lanes, min(64, allocator.capacity)))
     runner.forward(prefill_of([min(max_tokens, allocator.capacity, 64)] * 2))
-    if runner.device.type == "cuda":
-        torch.cuda.synchronize(runner.device)
+    if runner.device.type != "cuda":
+        return {}
+    facts = _capture(runner, cfg) if cfg.device.cuda_graphs else {"cuda_graphs": False, "cuda_graphs_reason": "off"}
+    torch.cuda.synchronize(runner.device)
+    return facts
+
+
+def _capture(runner: TorchModelRunner, cfg: DictConfig) -> dict[str, Any]:
+    smallest = runner.allocator.footprint(1) or 1
+    lanes = min(cfg.scheduler.max_num_seqs, runner.allocator.capacity // smallest)
+    try:
+        runner.capture(lanes, cfg.max_model_len)
+    except (RuntimeError, NotImplementedError) as error:  # steps run one kernel at a time instead
+        runner.graphs = None
+        return {"cuda_graphs": False, "cuda_graphs_reason": str(error).split("\n")[0]}
+    return {"cuda_graphs": True, "cuda_graphs_reason": f"decode steps of up to {lanes} lanes"}
 
 
 def decode_of(lanes: int, length: int) -> Packed:

@@ -32,13 +32,12 @@ class Packed:
     order: list[int]
 
 
-def pack(batch: Batch, tables: np.ndarray, block_size: int, scratch: int, last_token: np.ndarray) -> Packed:
+def pack(batch: Batch, tables: np.ndarray, block_size: int, scratch: int) -> Packed:
     """Pack a batch.
 
     Args:
         tables: ``[R, W]`` int32 rows of the allocator.
         scratch: the slot that finished lanes write to.
-        last_token: ``[R]`` int64, by row, the token each decoding sequence was given last.
     """
     seqs, counts = batch.seqs, batch.counts
     decoding = [i for i, count in enumerate(counts) if count == 1]
@@ -48,12 +47,10 @@ def pack(batch: Batch, tables: np.ndarray, block_size: int, scratch: int, last_t
     all_seqs = lane_seqs + [seqs[i] for i in chunks]
     rows = np.fromiter((seq.row for seq in all_seqs), np.int32, len(all_seqs))
     lengths = np.fromiter((seq.stored for seq in all_seqs), np.int32, len(all_seqs))
-    ids, positions = last_token[rows[:lanes]], lengths[:lanes].astype(np.int64) - 1
+    ids = np.fromiter((token_at(seq, seq.stored - 1) for seq in lane_seqs), np.int64, lanes)
+    positions = lengths[:lanes].astype(np.int64) - 1
     slots = slots_of(tables, block_size, rows[:lanes], positions)
     slots[len(decoding) :] = scratch
-    for lane, seq in enumerate(lane_seqs[: len(decoding)]):
-        if seq.stored <= seq.request.prompt_len:  # the last token of a prompt, alone in its chunk
-            ids[lane] = seq.prompt[seq.stored - 1]
     due = [lane for lane, seq in enumerate(lane_seqs[: len(decoding)]) if seq.stored == seq.num_tokens]
     order = decoding if len(due) == len(decoding) else [decoding[lane] for lane in due]
     query_starts = np.zeros(len(chunks) + 1, np.int32)
@@ -80,6 +77,12 @@ def slots_of(tables: np.ndarray, block_size: int, rows: np.ndarray, positions: n
     if not block_size:
         return tables[rows, 0] + positions
     return tables[rows, positions // block_size].astype(np.int64) * block_size + positions % block_size
+
+
+def token_at(seq: Sequence, position: int) -> int:
+    """The token of a sequence at a position, of its prompt or of its outputs."""
+    past_prompt = position - seq.request.prompt_len
+    return seq.outputs[past_prompt] if past_prompt >= 0 else seq.prompt[position]
 
 
 def tokens_of(seq: Sequence) -> np.ndarray:

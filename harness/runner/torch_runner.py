@@ -11,6 +11,7 @@ import torch
 from allocators.base import Allocator, Move
 from harness.runner.attention import StepContext
 from harness.runner.base import StepResult
+from harness.runner.graphs import Capture, DecodeGraphs, padded_sizes
 from harness.runner.packing import Packed, pack
 from kernels.addresses import Addresses
 from kernels.dispatch import Backend
@@ -37,9 +38,9 @@ class TorchModelRunner:
         self.prompt_of = prompt_of
         self.device = kv.device
         self.scratch = kv.shape[2] - 1
-        self.last_token = np.zeros(len(allocator.tables), np.int64)
         self.keep_logits = False
         self.logits: torch.Tensor | None = None
+        self.graphs: DecodeGraphs | None = None
         self._tables = _Tables(allocator, self.device)
 
     @torch.inference_mode()
@@ -50,20 +51,20 @@ class TorchModelRunner:
                 seq.prompt = self.prompt_of(seq.request)
         if batch.moves:
             self._move(batch.moves)
-        tables = self.allocator.tables
-        if len(tables) > len(self.last_token):
-            self.last_token = np.concatenate([self.last_token, np.zeros(len(tables) - len(self.last_token), np.int64)])
-        packed = pack(batch, tables, self.allocator.block_size, self.scratch, self.last_token)
-        logits = self.forward(packed)
+        packed = pack(batch, self.allocator.tables, self.allocator.block_size, self.scratch)
+        if self.graphs and self.graphs.takes(packed):
+            self._tables.current()
+            logits = self.graphs.run(packed)
+            if len(packed.due) < packed.lanes:
+                logits = logits[self._on_device(packed.due)]
+        else:
+            logits = self.forward(packed)
         if not len(packed.due):
             return StepResult(tokens=[])
         if self.keep_logits:
             self.logits = logits[np.argsort(packed.order, kind="stable")]
         sampled = logits.argmax(-1).tolist()
-        by_sequence = sorted(zip(packed.order, sampled, strict=True))
-        for i, token in by_sequence:
-            self.last_token[batch.seqs[i].row] = token
-        return StepResult(tokens=[token for _, token in by_sequence])
+        return StepResult(tokens=[token for _, token in sorted(zip(packed.order, sampled, strict=True))])
 
     def forward(self, packed: Packed) -> torch.Tensor:
         """``[n, vocabulary]``: logits of the packed positions that are due."""
@@ -79,11 +80,32 @@ class TorchModelRunner:
             context.query_starts = self._on_device(packed.query_starts)
             context.max_query = int(np.diff(packed.query_starts).max())
             context.max_prefill = int(packed.lengths[lanes:].max())
+        ids, positions, due = (self._on_device(array) for array in (packed.ids, packed.positions, packed.due))
+        return self._model(ids, positions, due, context)
+
+    @torch.inference_mode()
+    def capture(self, max_lanes: int, max_length: int, capture: Capture | None = None) -> None:
+        """Capture graphs of decode steps of up to `max_lanes` lanes and contexts of up to `max_length` tokens.
+
+        The tables must not be replaced by larger ones afterwards: their rows are made for `max_lanes` here.
+        """
+        self.allocator.reserve_rows(max_lanes)
+        tables, block_size = self._tables.current(), self.allocator.block_size
+
+        def decode(ids: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor,
+                   lengths: torch.Tensor) -> torch.Tensor:  # fmt: skip
+            context = StepContext(self.kv, self.backend, slots, Addresses(tables, rows, lengths, block_size))
+            context.max_decode = max_length
+            return self._model(ids, positions, 0, context)
+
+        self.graphs = DecodeGraphs(decode, padded_sizes(max_lanes), self.scratch, self.device, capture)
+
+    def _model(self, ids: torch.Tensor, positions: torch.Tensor, due: Any, context: StepContext) -> torch.Tensor:
         return self.model(
-            input_ids=self._on_device(packed.ids).unsqueeze(0),
-            position_ids=self._on_device(packed.positions).unsqueeze(0),
+            input_ids=ids.unsqueeze(0),
+            position_ids=positions.unsqueeze(0),
             use_cache=False,
-            logits_to_keep=self._on_device(packed.due),
+            logits_to_keep=due,
             kv_step=context,
         ).logits[0]
 

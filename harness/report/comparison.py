@@ -1,0 +1,217 @@
+"""The comparison: one row per job of a sweep, the same columns in the same order for every sweep; absent is empty."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from allocators.base import Books
+from harness.errors import HarnessError
+
+LATENCIES = [f"{name}_{key}_ms" for name in ("ttft", "tpot", "itl", "e2e") for key in ("mean", "p50", "p90", "p99")]
+KV = [f"kv_{column}_pct" for column in Books._fields]
+FIRST = [
+    "system", "allocator", "reservation", "scheduler", "status", "finished", "rejected", "duration_s",
+    "request_throughput", "output_throughput", "total_token_throughput", *LATENCIES, "normalized_latency_mean_s",
+    "mean_batch_size", "useful_lane_pct", "busy_fraction", "preemptions", "recomputed_pct",
+    *KV, *(f"saturated_{column}" for column in KV),
+]  # fmt: skip
+AFTER_SWEPT = ["output_throughput_x", "e2e_mean_x", "repeat", "error"]
+WHO = ["system", "allocator", "reservation", "scheduler"]
+NOT_SWEPT = {*WHO, "repeat", "seed"}  # they name the row, or repeat it
+
+
+def read_jobs(folder: Path) -> pd.DataFrame:
+    """One row per job: every key of its `summary.json`, and `dir`, its folder's name.
+
+    Args:
+        folder: a sweep's folder, or that of a single job. Jobs that `plan.json` names come first, in that order; one
+            that left no summary is there with the status "not run".
+    """
+    rows = []
+    for name, planned in _planned(folder).items():
+        path = folder / name / "summary.json"
+        try:
+            row = json.loads(path.read_text()) if path.exists() else {"status": "not run"}
+        except json.JSONDecodeError as error:  # killed while it was being written
+            row = {"status": "interrupted", "error": f"{path.name} is not readable: {error}"}
+        rows.append({**planned, **{k: v for k, v in row.items() if v is not None or k not in planned}, "dir": name})
+    _name_after_siblings(rows)
+    jobs = pd.DataFrame(rows, columns=list(dict.fromkeys(key for row in rows for key in row)) or FIRST, dtype=object)
+    return jobs.reindex(columns=list(dict.fromkeys([*WHO, "status", "overrides", *jobs.columns])))
+
+
+def comparison(jobs: pd.DataFrame, baseline: str | None = None) -> pd.DataFrame:
+    """The table of `comparison.csv`.
+
+    Columns: `FIRST`; the overrides that differ between jobs; ratios against the baseline at the same values of these
+    overrides (or against its only row); repeat; error; every other key. Repeats stay rows of their own.
+
+    Args:
+        jobs: what `read_jobs` returned.
+        baseline: a system's label or its name in the `system` group; None = the first row's system.
+
+    Raises:
+        HarnessError: there is no such system.
+    """
+    swept = _swept(jobs)
+    rest = [name for name in jobs.columns if name not in {*FIRST, *AFTER_SWEPT, *swept.columns, "overrides", "dir"}]
+    table = jobs.drop(columns=[name for name in swept if name in jobs]).join(swept)
+    table = table.reindex(columns=[*FIRST, *swept.columns, *AFTER_SWEPT, *rest, "dir"])
+    for name in table.columns:
+        table[name] = _typed(table[name])
+    if len(table):
+        reference = _reference(table, find_baseline(jobs, baseline))
+        for ratio, metric in (("output_throughput_x", "output_throughput"), ("e2e_mean_x", "e2e_mean_ms")):
+            there = table["status"] == "finished"
+            table[ratio] = (table[metric] / reference[metric]).where(there).astype("float64")
+    return table
+
+
+def swept_columns(table: pd.DataFrame) -> list[str]:
+    """The swept overrides among the columns of a comparison: they stand between `FIRST` and the ratios."""
+    columns = list(table.columns)
+    return columns[columns.index(FIRST[-1]) + 1 : columns.index(AFTER_SWEPT[0])]
+
+
+def find_baseline(jobs: pd.DataFrame, baseline: str | None) -> str:
+    """The label of the system that ratios are against."""
+    labels = jobs["system"].astype(str).tolist()
+    if baseline is None:
+        return labels[0]
+    for label, overrides in zip(labels, jobs["overrides"], strict=True):
+        if baseline.lower() in (label.lower(), parse_overrides(overrides).get("system", "").lower()):
+            return label
+    raise HarnessError(f"no system {baseline!r} to compare with; there are {', '.join(dict.fromkeys(labels))}")
+
+
+def aggregate(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per system and swept values, with the medians over its finished repeats.
+
+    Adds `NAME_min` and `NAME_max` of each metric, `label` (system and swept values), `repeats` (how many finished) and
+    `dirs` (their folders).
+    """
+    swept, rows = swept_columns(table), []
+    metrics = [n for n in table.columns if pd.api.types.is_numeric_dtype(table[n]) and n not in (*swept, "repeat")]
+    for _, group in table.groupby(["system", *swept], sort=False, dropna=False):
+        done = group[group["status"] == "finished"]
+        row = group.iloc[0].to_dict() | {"repeats": len(done), "dirs": done["dir"].tolist()}
+        row["label"] = " · ".join([str(row["system"]), *(f"{n.split('.')[-1]} {_short(row[n])}" for n in swept)])
+        if len(group) > 1 and len(done) < len(group):
+            row["status"] = f"{len(done)} of {len(group)} finished"
+            row["error"] = next(iter(group["error"].dropna()), None)
+        values = (done if len(done) else group)[metrics].astype("float64")
+        row |= values.median().to_dict()
+        row |= values.min().add_suffix("_min").to_dict() | values.max().add_suffix("_max").to_dict()
+        rows.append(row)
+    extra = ["label", "repeats", "dirs", *(f"{name}_{end}" for name in metrics for end in ("min", "max"))]
+    return pd.DataFrame(rows, columns=[*table.columns, *extra])
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows, each as a mapping."""
+    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
+
+
+def parse_overrides(overrides: Any) -> dict[str, str]:
+    """``["workload.rate=2"]`` -> ``{"workload.rate": "2"}``."""
+    items = overrides if isinstance(overrides, list) else []
+    return {key.lstrip("+~"): value for key, _, value in (str(item).partition("=") for item in items)}
+
+
+def _planned(folder: Path) -> dict[str, dict[str, Any]]:
+    """Job folders by name, planned ones first, with what the plan knows of them."""
+    if (folder / "summary.json").exists():
+        return {".": {}}
+    plan = json.loads((folder / "plan.json").read_text()) if (folder / "plan.json").exists() else []
+    jobs = {str(entry["dir"]): _guess(entry) for entry in plan}
+    found = {path.parent.name for pattern in ("*/summary.json", "*/config.yaml") for path in folder.glob(pattern)}
+    for name in sorted(found - jobs.keys(), key=_natural):
+        jobs[name] = {"system": name}
+    return jobs
+
+
+def _guess(entry: dict[str, Any]) -> dict[str, Any]:
+    """What the plan says of a job that may never have run."""
+    overrides = entry.get("overrides", [])
+    system = parse_overrides(overrides).get("system") or ", ".join(map(str, overrides)) or f"job {entry['dir']}"
+    return {"system": entry.get("system", system), "overrides": overrides}
+
+
+def _name_after_siblings(rows: list[dict[str, Any]]) -> None:
+    """Give a job that never ran the label that its repeats have."""
+
+    def point(row: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+        return tuple((key, value) for key, value in parse_overrides(row.get("overrides")).items() if key != "repeat")
+
+    known = {point(row): row for row in reversed(rows) if "allocator" in row}
+    for row in rows:
+        sibling = known.get(point(row)) if "allocator" not in row else None
+        if sibling and point(row):
+            row.update({key: sibling[key] for key in WHO if key in sibling})
+
+
+def _swept(jobs: pd.DataFrame) -> pd.DataFrame:
+    """A column for each override whose value differs between jobs; numbers where all of them are."""
+    values = pd.DataFrame([parse_overrides(item) for item in jobs["overrides"]], index=jobs.index)
+    differing = [n for n in values if n not in NOT_SWEPT and values[n].nunique(dropna=False) > 1]
+    return values[differing].apply(_number)
+
+
+def _reference(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """The baseline's median for each row of the table, at the row's own swept values where the baseline has them."""
+    swept, metrics = swept_columns(table), ["output_throughput", "e2e_mean_ms"]
+    rows = table[(table["system"] == baseline) & (table["status"] == "finished")]
+    points = rows[swept].drop_duplicates() if swept else rows.head(1)
+    if swept and table["system"].nunique() == 1:  # a sweep of one system: against its first point
+        points = points.head(1)
+        rows = rows.merge(points, on=swept)
+    if len(points) <= 1:
+        return pd.DataFrame({name: [rows[name].median()] * len(table) for name in metrics}, index=table.index)
+    medians = rows.groupby(swept, dropna=False)[metrics].median().reset_index()
+    return table[swept].merge(medians, on=swept, how="left").set_index(table.index)[metrics]
+
+
+def _typed(column: pd.Series) -> pd.Series:
+    """Whole numbers stay whole beside a gap, lists and mappings become text, and what is absent stays empty."""
+    there = column.dropna()
+    if column.dtype != object:
+        return column
+    if not len(there):
+        return column.astype("float64")
+    if all(type(value) is int for value in there):
+        return column.astype("Int64")
+    if all(type(value) in (int, float) for value in there):
+        return column.astype("float64")
+    return column.map(_text)
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, list):
+        return "; ".join(map(str, value)) or None
+    return json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
+
+
+def _number(column: pd.Series) -> pd.Series:
+    numbers = pd.to_numeric(column, errors="coerce")
+    return numbers if (numbers.isna() == column.isna()).all() else column
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _natural(name: str) -> list[Any]:
+    """Sort key under which job 10 comes after job 9."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]
+
+
+def names(values: Iterable[Any], limit: int = 4) -> str:
+    """``a, b, c and 5 more``."""
+    items = list(dict.fromkeys(map(str, values)))
+    return ", ".join(items[:limit]) + (f" and {len(items) - limit} more" if len(items) > limit else "")

@@ -1,0 +1,70 @@
+"""REPORT.md: what ran, the table, the findings in numbers, the figures and what to keep in mind."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from harness.report.comparison import records
+from harness.report.paper import fig_2_applies
+from harness.report.prediction import StepTimes
+from harness.report.sweep import Sweep
+from harness.report.table import beside_fig_2, beside_simulated, notes, table_cells
+
+
+def report_text(sweep: Sweep, square: pd.DataFrame, times: StepTimes | None,
+                figures: list[Path], warnings: list[str]) -> str:  # fmt: skip
+    """The whole report as Markdown."""
+    headers, rows = table_cells(sweep.groups)
+    headers = [header.replace("-\n", "").replace("\n", " ") for header in headers]
+    lines = ["# What ran", "", sweep.what_ran or "No job finished.", ""]
+    if rows:
+        lines += ["| " + " | ".join(cells) + " |" for cells in (headers, ["---"] * len(headers), *rows)] + [""]
+    lines += ["# Findings", "", *(f"- {text}" for text in findings(sweep, square, times)), ""]
+    for path in figures:
+        lines += [f"![{path.stem}](figures/{path.name})", ""]
+    lines += ["# Keep in mind", "", *(f"- {text}" for text in [*notes(sweep.table, sweep.groups), *caveats(sweep)])]
+    lines += [f"- {text}" for text in warnings]
+    return "\n".join(lines) + "\n"
+
+
+def findings(sweep: Sweep, square: pd.DataFrame, times: StepTimes | None) -> list[str]:
+    """Sentences with numbers, only of what was measured."""
+    found, done = [], sweep.done
+    ratios = done.set_index("label")["output_throughput_x"].dropna()
+    if len(ratios) > 1:
+        found.append(
+            f"{ratios.idxmax()} produces {ratios.max():.2f} times the output tokens per second of {sweep.baseline}."
+        )
+    used = done.set_index("label")["saturated_kv_used_pct"].dropna()
+    if len(used):
+        found.append("KV slots in use while requests wait for memory: "
+                     + ", ".join(f"{name} {value:.1f} %" for name, value in used.items()) + ".")  # fmt: skip
+    for row in records(square):
+        at = ", ".join(f"{name} {row[name]}" for name in sweep.swept)
+        found.append(f"2 × 2{f' at {at}' if at else ''}: paging alone ×{math.exp(row['ln_paging']):.2f}, continuous "
+                     f"batching alone ×{math.exp(row['ln_continuous']):.2f}, both ×{math.exp(row['ln_both']):.2f}; ln "
+                     f"{row['ln_paging']:.3f} + {row['ln_continuous']:.3f} {row['ln_remainder']:+.3f} (remainder) = "
+                     f"{row['ln_both']:.3f}.")  # fmt: skip
+    if times is not None:
+        sentence = times.sentence()
+        found.append(f"{sentence[0].upper()}{sentence[1:]} ({times.steps:,} steps; a model fitted to four fifths of "
+                     f"them misses the others by {times.held_back_pct:.1f} %, median).")  # fmt: skip
+    found += beside_simulated(sweep.groups) + beside_fig_2(sweep.groups)
+    return found or ["No job finished, so there is nothing to say."]
+
+
+def caveats(sweep: Sweep) -> list[str]:
+    """What favours whom, and how far the numbers may be off by chance."""
+    found = []
+    if (sweep.done["scheduler"] == "static").any():
+        found.append("Prompts of a static batch are not padded to the longest one, which favours the static systems.")
+    done = sweep.done
+    if len(done) and "injected" in done and "workload" in done and fig_2_applies(done["workload"]):
+        n = done["injected"].max()
+        if n < 400:
+            found.append(f"{n:.0f} requests are a sample: at 128, another seed moves the shares of KV memory by up to "
+                         "about 4 points.")  # fmt: skip
+    return found

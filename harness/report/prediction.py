@@ -1,0 +1,169 @@
+"""One latency model for all jobs of a sweep: what it says of a step, and whether simulated jobs match measured ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from harness.clock import Clock
+from harness.errors import HarnessError
+from harness.metrics.recorder import Recorder
+from harness.metrics.requests import request_table
+from harness.metrics.summary import summarize
+from harness.replayer import replay
+from harness.report.comparison import names, read_jobs, records
+from harness.runner.latency.fitted import FEATURES, FittedLatency
+from harness.runner.simulated import SimulatedModelRunner
+from schedulers.base import Scheduler
+from schedulers.request import Request
+
+STEPS_PER_JOB = 4_000  # the same from each job, so that a slow system with many steps does not own the fit
+HELD_BACK = 5  # every 5th step is not fitted
+BuildScheduler = Callable[[Any, int], Scheduler]
+ADDED = ["simulated_output_throughput", "simulated_error_pct"]  # to the comparison
+COLUMNS = ["dir", "system", "repeat", "output_throughput", *ADDED]
+
+
+class StepTimes(NamedTuple):
+    """What a step costs.
+
+    Attributes:
+        latency: the model of whole steps (schedule and complete included), fitted to four fifths of all of them.
+        held_back_pct: median |relative error| of its step times on the other fifth, in percent.
+        base_ms, per_sequence_ms: a decode-only step takes base + per_sequence x lanes: the line through the median step
+            time of each batch size, weighted by its number of steps.
+        steps: how many steps were looked at.
+    """
+
+    latency: FittedLatency
+    held_back_pct: float
+    base_ms: float
+    per_sequence_ms: float
+    steps: int
+
+    def sentence(self) -> str:
+        """``decode step ≈ 1.9 ms + 0.05 ms · sequences``."""
+        return f"decode step ≈ {self.base_ms:.3g} ms + {self.per_sequence_ms:.2g} ms · sequences"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `step_time.json`: coefficients in ns under the names of their features, what is absent as None."""
+        row = {"base_ms": self.base_ms, "per_sequence_ms": self.per_sequence_ms, "held_back_pct": self.held_back_pct}
+        present = {key: value if np.isfinite(value) else None for key, value in row.items()}
+        named = dict(zip(FEATURES, self.latency.coefficients, strict=True))
+        return present | {"steps": self.steps, "coefficients_ns": named}
+
+
+def nothing() -> pd.DataFrame:
+    """A prediction of no jobs."""
+    return pd.DataFrame(columns=COLUMNS).astype(dict.fromkeys(ADDED, "float64"))
+
+
+def pooled_steps(folder: Path, jobs: pd.DataFrame, per_job: int = STEPS_PER_JOB) -> pd.DataFrame:
+    """The steps of all finished jobs that computed something, at most `per_job` of each (drawn at random, seed 0).
+
+    Adds `system`, `lanes` (live and idle ones) and `step_ms` (schedule, execute and complete).
+
+    Raises:
+        HarnessError: no job finished, or they ran different models or devices.
+    """
+    finished, tables = jobs[jobs["status"] == "finished"], []
+    for key in ("model", "device"):
+        if key in finished and len(set(finished[key])) > 1:
+            raise HarnessError(
+                f"jobs ran on several {key}s ({names(finished[key])}), so no one model of step times fits"
+            )
+    for job in records(finished):
+        steps = pd.read_csv(folder / job["dir"] / "steps.csv")
+        steps = steps[steps["num_seqs"] > 0]
+        if len(steps) > per_job:
+            steps = steps.sample(per_job, random_state=0).sort_index()
+        step_ms = steps["schedule_ms"] + steps["execute_ms"] + steps["complete_ms"]
+        tables.append(
+            steps.assign(system=job["system"], lanes=steps["num_seqs"] + steps["idle_lanes"], step_ms=step_ms)
+        )
+    if not tables:
+        raise HarnessError("no job finished, so there are no steps to fit")
+    return pd.concat(tables, ignore_index=True)
+
+
+def fit_steps(steps: pd.DataFrame) -> StepTimes:
+    """Fit all that `StepTimes` says to pooled steps. Raises HarnessError when there are too few of them."""
+    held_back = np.arange(len(steps)) % HELD_BACK == HELD_BACK - 1
+    fitted, other = steps[~held_back], steps[held_back]
+    latency = FittedLatency.fit(fitted.assign(execute_ms=fitted["step_ms"], schedule_ms=0.0, complete_ms=0.0))
+    # Least squares on relative error sits below the mean when step times have a tail; throughput is made of means.
+    factor = fitted["step_ms"].sum() * 1e6 / latency.predict(fitted).sum()
+    latency = FittedLatency(tuple(factor * c for c in latency.coefficients))
+    error = np.abs(latency.predict(other) / (other["step_ms"].to_numpy() * 1e6) - 1)
+    return StepTimes(latency, 100 * float(np.median(error)), *decode_line(steps), len(steps))
+
+
+def decode_line(steps: pd.DataFrame) -> tuple[float, float]:
+    """(base ms, ms per sequence) of the steps that only decode; the slope is 0 when all batches have one size."""
+    by_batch = steps[steps["prefill_tokens"] == 0].groupby("lanes")["step_ms"]
+    medians, weights = by_batch.median(), by_batch.size()
+    if len(medians) < 2:
+        return float(medians.iloc[0]) if len(medians) else float("nan"), 0.0
+    slope, base = np.polyfit(medians.index.to_numpy(float), medians.to_numpy(), 1, w=np.sqrt(weights.to_numpy()))
+    return float(base), float(slope)
+
+
+def predict_jobs(folder: Path, build_scheduler: BuildScheduler | None = None,
+                 times: StepTimes | None = None) -> pd.DataFrame:  # fmt: skip
+    """Replay every finished job with simulated step times; measured against simulated output throughput.
+
+    Args:
+        folder: a sweep's folder.
+        build_scheduler: (config, capacity) -> a fresh scheduler with its allocator; None = the harness's own.
+        times: what `fit_steps` returned; None = fit it.
+
+    Raises:
+        HarnessError: too few steps to fit.
+    """
+    jobs = read_jobs(folder)
+    times = times or fit_steps(pooled_steps(folder, jobs))
+    build_scheduler = build_scheduler or _default_builder()
+    rows = []
+    for job in records(jobs[jobs["status"] == "finished"]):
+        measured = job["output_throughput"]
+        simulated = _simulate(folder / job["dir"], job, build_scheduler, times.latency)
+        row = {key: job.get(key) for key in ("dir", "system", "repeat", "output_throughput")}
+        error = 100 * (simulated / measured - 1) if simulated and measured else None
+        rows.append({**row, "simulated_output_throughput": simulated, "simulated_error_pct": error})
+    return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(ADDED, "float64"))
+
+
+def _simulate(path: Path, job: dict[str, Any], build_scheduler: BuildScheduler, latency: FittedLatency) -> float | None:
+    """Output throughput of the job's requests under simulated steps; None when they can't be rebuilt from its table."""
+    table = pd.read_csv(path / "requests.csv")
+    table = table[table["status"] != "rejected"]
+    if (table["status"] != "finished").any() or table["cached_tokens"].sum() > 0:  # prompts' contents are not kept
+        return None
+    requests = [
+        Request(row["id"], round(row["arrival_s"] * 1e9), int(row["prompt_tokens"]), int(row["output_tokens"]),
+                None if pd.isna(row["max_tokens"]) else int(row["max_tokens"]))
+        for row in records(table.sort_values(["arrival_s", "id"]))
+    ]  # fmt: skip
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.load(path / "config.yaml")
+    closed = OmegaConf.select(config, "workload.arrival") == "closed_loop"
+    concurrency = OmegaConf.select(config, "workload.concurrency") if closed else None
+    scheduler = build_scheduler(config, int(job["capacity"]))
+    recorder = Recorder()
+    workload = SimpleNamespace(requests=requests, concurrency=concurrency)
+    replay(workload, scheduler, SimulatedModelRunner(latency), Clock(), recorder)
+    value = summarize(recorder, request_table(recorder, requests), scheduler.allocator.capacity)["output_throughput"]
+    return float(value) if value else None
+
+
+def _default_builder() -> BuildScheduler:
+    from harness.build import build_scheduler
+
+    builder: BuildScheduler = build_scheduler
+    return builder

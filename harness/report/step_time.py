@@ -1,0 +1,56 @@
+"""How long a decode step takes for a batch of a given size, with the line T = a + b x sequences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from harness.report.prediction import StepTimes
+from harness.report.style import frame, new_figure, system_looks
+from harness.report.sweep import Sweep
+
+APART = 8  # more systems than this are one cloud
+POINTS = 1_500  # per system; more only hide each other
+
+
+def draw(sweep: Sweep, steps: pd.DataFrame, times: StepTimes) -> Figure | None:
+    """Step time against batch size, steps that only decode; None when there are none."""
+    decode = steps[steps["prefill_tokens"] == 0]
+    if decode.empty:
+        return None
+    style = system_looks(sweep.groups)
+    fig = new_figure(10, 5.6)
+    ax = fig.subplots()
+    rng = np.random.default_rng(0)
+    lanes = np.array([0, decode["lanes"].max() * 1.03])
+    line = times.base_ms + times.per_sequence_ms * lanes
+    top = 1.1 * max(np.percentile(decode["step_ms"], 99.5), line[1])
+    if len(style) > APART:
+        ax.hexbin(decode["lanes"], decode["step_ms"], gridsize=70, bins="log", cmap="Blues", linewidths=0.1,
+                  extent=(0, lanes[1], 0, top))  # fmt: skip
+    for system, rows in decode.groupby("system", sort=False) if len(style) <= APART else []:
+        shown = rows.sample(min(POINTS, len(rows)), random_state=0)
+        jitter = rng.uniform(-0.3, 0.3, len(shown))  # batch sizes are whole numbers and would hide each other
+        ax.scatter(shown["lanes"] + jitter, shown["step_ms"], s=5, alpha=0.25, linewidths=0, rasterized=True,
+                   color=style[str(system)].color, label=system)  # fmt: skip
+    ax.plot(lanes, line, color="#222222", linewidth=1.6,
+            label=f"{times.base_ms:.3g} ms + {times.per_sequence_ms:.2g} ms × sequences")  # fmt: skip
+    ax.set_xlim(0, lanes[1])
+    ax.set_ylim(0, top)
+    ax.set(xlabel="sequences computed in the step (finished lanes of a static batch included)",
+           ylabel="time of the step, its scheduling included, ms")  # fmt: skip
+    ax.grid()
+    legend = ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), markerscale=3)
+    for handle in legend.legend_handles:
+        if handle is not None:
+            handle.set_alpha(1)
+    title = (
+        f"A decode step takes about {times.base_ms:.3g} ms plus {times.per_sequence_ms:.2g} ms for each sequence in it"
+    )
+    caption = (
+        "Decode step: one token for each sequence, no prompts. The model of step time that simulations use was fitted "
+        f"to four fifths of {times.steps:,} steps, with prompts, and misses the others by {times.held_back_pct:.1f} % "
+        "(median)."
+    )
+    return frame(fig, title, sweep.what_ran, caption)

@@ -1,0 +1,126 @@
+"""How all figures look: colours that colour-blind readers can tell apart, titles that say what is shown, sizes."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+RC: Any = {
+    "font.size": 9.5, "axes.titlesize": 10, "axes.titleweight": "bold", "axes.titlelocation": "left",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#888888", "axes.axisbelow": True,
+    "xtick.color": "#444444", "ytick.color": "#222222", "grid.color": "#dddddd", "grid.linewidth": 0.7,
+    "ytick.major.size": 0, "legend.frameon": False, "legend.fontsize": 9, "svg.hashsalt": "kvlab",
+    "figure.facecolor": "white", "hatch.linewidth": 0.6,
+}  # fmt: skip
+
+# One colour per column of the books (Okabe-Ito; free slots in greys), and what a stranger calls it.
+COLUMNS: dict[str, tuple[str, str]] = {
+    "used": ("#0072B2", "in use: a token of a running request"),
+    "finished_held": ("#D55E00", "held by finished requests until their batch ends"),
+    "reserved": ("#56B4E9", "reserved: will be used later"),
+    "over_reserved": ("#E69F00", "reserved: will never be used"),
+    "rounding": ("#CC79A7", "rounding of sizes (to powers of two, to whole blocks)"),
+    "cached": ("#009E73", "kept for reuse of equal prompts"),
+    "fragmented": ("#555555", "free, but in pieces too small for the next request"),
+    "short": ("#999999", "free, but too little for the next request"),
+    "free": ("#e4e4e4", "free, and no request is refused"),
+}
+SYSTEMS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222", "#8C6D31")
+DASHES = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1, 1, 1)))
+
+
+class Look(NamedTuple):
+    """How a system is drawn, the same in every figure."""
+
+    color: str
+    dash: Any
+
+
+def looks(labels: Iterable[str]) -> dict[str, Look]:
+    """A look for each label: eight colours, then the same ones dashed."""
+    order = dict.fromkeys(labels)
+    return {name: Look(SYSTEMS[i % 8], DASHES[i // 8 % 4]) for i, name in enumerate(order)}
+
+
+def system_looks(groups: pd.DataFrame) -> dict[str, Look]:
+    """A colour for each system; with more systems than colours, one for each scheduler."""
+    names, schedulers = groups["system"].astype(str).tolist(), groups["scheduler"].astype(str).tolist()
+    if len(set(names)) <= len(SYSTEMS):
+        return looks(names)
+    by_scheduler = looks(schedulers)
+    return {name: by_scheduler[scheduler] for name, scheduler in zip(names, schedulers, strict=True)}
+
+
+def wrap(label: str, width: int = 24) -> str:
+    """Break a long label where it has spaces or a bracket."""
+    return "\n".join(textwrap.wrap(label.replace("(", " ("), width)).replace(" (", "(") if len(label) > width else label
+
+
+def frame(fig: Figure, title: str, subtitle: str, caption: str = "", handles: Sequence[Artist] = (),
+          ncols: int = 4) -> Figure:  # fmt: skip
+    """Put title, subtitle and legend above, a caption below, and leave the rest to the axes (constrained layout)."""
+    width, height = fig.get_size_inches()
+    title = title.replace(" %", "\u00a0%")  # stays with its number
+    title, subtitle = textwrap.fill(title, int(width * 9.2)), textwrap.fill(subtitle, int(width * 13.5))
+    caption = textwrap.fill(caption, int(width * 15.5)) if caption else ""
+    lines = title.count("\n") + 1
+    top = 0.14 + 0.23 * lines
+    fig.text(0.12 / width, 1 - 0.1 / height, title, size=13, weight="bold", va="top", ha="left", linespacing=1.15)
+    fig.text(0.12 / width, 1 - top / height, subtitle, size=9.5, color="#555555", va="top", ha="left")
+    top += 0.2 * (subtitle.count("\n") + 1)
+    if handles:
+        fig.legend(handles=list(handles), loc="upper left", bbox_to_anchor=(0.04 / width, 1 - top / height),
+                   ncols=ncols, handlelength=1.4, columnspacing=1.6)  # fmt: skip
+        top += 0.2 * math.ceil(len(handles) / ncols) + 0.12
+    bottom = 0.17 * (caption.count("\n") + 1) + 0.08 if caption else 0.05
+    if caption:
+        fig.text(0.12 / width, 0.07 / height, caption, size=8.3, color="#555555", va="bottom", ha="left")
+    engine = fig.get_layout_engine()
+    if engine is not None:
+        engine.set(w_pad=0.1, rect=(0, bottom / height, 1, 1 - (top + bottom) / height))  # type: ignore[call-arg]
+    return fig
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches, that belongs to no window."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def label_rows(ax: Axes, labels: list[str], width: int = 24) -> None:
+    """Name horizontal bars, the first on top."""
+    ax.set_yticks(range(len(labels)), [wrap(label, width) for label in labels])
+    ax.set_ylim(len(labels) - 0.4, -0.6)
+
+
+def rows_height(count: int, each: float = 0.42) -> float:
+    """Inches that so many horizontal bars take."""
+    return max(1.0, each * count)
+
+
+def plain_log(ax: Axes, spread: float, axis: str = "x") -> None:
+    """A log axis whose ticks read 0.1, 1, 10, with 2 and 5 between them where values spread less than 100 times."""
+    getattr(ax, f"set_{axis}scale")("log")
+    ticks = getattr(ax, f"{axis}axis")
+    ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if spread < 100 else (1.0,)))
+    ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ticks.set_minor_formatter(NullFormatter())
+
+
+def times(ratio: float) -> str:
+    """``×2.7``; two digits below ten, so that ×1.04 is not ×1.0."""
+    return f"×{ratio:.2f}" if ratio < 9.995 else f"×{ratio:.1f}"
+
+
+def seconds(value: float) -> str:
+    """``27 ms``, ``1.4 s``, ``220 s``."""
+    if value >= 1000:
+        return f"{value:,.0f} s"
+    return f"{value:#.3g}".rstrip(".") + " s" if value >= 1 else f"{value * 1e3:#.3g}".rstrip(".") + " ms"

@@ -1,0 +1,108 @@
+"""What every figure is drawn from: the comparison of a sweep, its groups of repeats, and the files of its jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from harness.report.comparison import aggregate, comparison, find_baseline, names, read_jobs, swept_columns
+
+
+@dataclass
+class Sweep:
+    """A sweep (or a single job) as read from disk.
+
+    Attributes:
+        folder: where its jobs lie.
+        table: the comparison, one row per job.
+        baseline: label of the system that ratios are against.
+    """
+
+    folder: Path
+    table: pd.DataFrame
+    baseline: str = ""
+    _steps: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def read(cls, folder: Path, baseline: str | None = None) -> Sweep:
+        """Read a folder. Raises HarnessError when there is no such baseline."""
+        jobs = read_jobs(folder)
+        return cls(folder, comparison(jobs, baseline), find_baseline(jobs, baseline) if len(jobs) else "")
+
+    def join(self, columns: pd.DataFrame) -> Sweep:
+        """The same sweep with columns added to its comparison, by job folder."""
+        table = self.table.copy()
+        for name in columns:
+            table[name] = table["dir"].map(columns[name]).astype("float64")
+        return Sweep(self.folder, table, self.baseline, self._steps)
+
+    @cached_property
+    def groups(self) -> pd.DataFrame:
+        """One row per system and swept values, as `aggregate` makes them."""
+        return aggregate(self.table)
+
+    @cached_property
+    def done(self) -> pd.DataFrame:
+        """The groups of which at least one repeat finished."""
+        return self.groups[self.groups["repeats"] > 0].reset_index(drop=True)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether no job ran on a real device: then step times are what was put in, and fitting them says nothing."""
+        return "device" in self.done and all(str(name).startswith("simulated") for name in self.done["device"])
+
+    @property
+    def swept(self) -> list[str]:
+        return swept_columns(self.table)
+
+    def steps(self, job: str) -> pd.DataFrame:
+        """The step table of a job."""
+        if job not in self._steps:
+            self._steps[job] = pd.read_csv(self.folder / job / "steps.csv")
+        return self._steps[job]
+
+    def requests(self, jobs: list[str]) -> pd.DataFrame:
+        """The finished requests of some jobs, pooled."""
+        table = pd.concat([pd.read_csv(self.folder / job / "requests.csv") for job in jobs], ignore_index=True)
+        return table[table["status"] == "finished"]
+
+    @cached_property
+    def what_ran(self) -> str:
+        """One line: model, workload, requests, pool, device; what differs between jobs is left out or counted."""
+        rows = self.table[self.table["status"] == "finished"]
+        parts = [names(rows[key].dropna()) for key in ("model", "workload") if key in rows]
+        for key, text in (("injected", "{} requests"), ("capacity", "KV pool of {} slots (tokens)")):
+            values = set(rows[key].dropna()) if key in rows else set()
+            if len(values) == 1:
+                parts.append(text.format(f"{int(values.pop()):,}"))
+        parts.append(names(rows["device"].dropna()) if "device" in rows else "")
+        repeats = int(self.groups["repeats"].max()) if len(self.groups) else 0
+        if repeats > 1:
+            parts.append(f"median of {repeats} repeats")
+        return "  ·  ".join(part for part in parts if part)
+
+    def capacity(self, job: str) -> int:
+        """Slots of a job's pool: what the books of any step sum to."""
+        from allocators.base import Books
+
+        return int(self.steps(job)[list(Books._fields)].iloc[0].sum())
+
+    def over_time(self, job: str, columns: list[str], bins: int = 300) -> tuple[np.ndarray, np.ndarray]:
+        """Columns of the step table over time: (edges in s ``[n + 1]``, time-weighted means ``[n, len(columns)]``).
+
+        Steps stay as they are while there are no more than `bins` of them.
+        """
+        steps = self.steps(job)
+        spent = steps[["schedule_ms", "execute_ms", "complete_ms", "idle_ms"]].sum(axis=1).to_numpy() / 1e3
+        values = steps[columns].to_numpy(np.float64)
+        edges = np.concatenate([[0.0], np.cumsum(spent)])
+        if len(steps) <= bins:
+            return edges, values
+        areas = np.vstack([np.zeros(len(columns)), np.cumsum(values * spent[:, None], axis=0)])
+        coarse = np.linspace(0, edges[-1], bins + 1)
+        at = np.column_stack([np.interp(coarse, edges, area) for area in areas.T])
+        return coarse, np.diff(at, axis=0) / np.diff(coarse)[:, None]

@@ -1,0 +1,138 @@
+"""The comparison on a terminal of 100 columns: one line per system, and what a reader must know below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.report.comparison import aggregate, names, records
+from harness.report.paper import FIG_2, fig_2_applies
+
+DASH = "–"
+
+
+def _cell(form: str, scale: float = 1.0) -> Callable[[object], str]:
+    return lambda value: DASH if pd.isna(value) else form.format(float(value) * scale)  # type: ignore[call-overload,arg-type]
+
+
+COLUMNS: list[tuple[str, str, Callable[[object], str]]] = [
+    ("output\ntok/s", "output_throughput", _cell("{:,.1f}")),
+    ("ratio", "output_throughput_x", _cell("×{:.2f}")),
+    ("mean\nbatch", "mean_batch_size", _cell("{:.1f}")),
+    ("KV used\n%", "saturated_kv_used_pct", _cell("{:.1f}")),
+    ("waste\n%", "saturated_waste_pct", _cell("{:.1f}")),
+    ("recom-\nputed %", "recomputed_pct", _cell("{:.1f}")),
+    ("TTFT\np50 s", "ttft_p50_ms", _cell("{:.2f}", 1e-3)),
+    ("TPOT\np50 ms", "tpot_p50_ms", _cell("{:.1f}")),
+    ("e2e\np99 s", "e2e_p99_ms", _cell("{:.1f}", 1e-3)),
+]
+
+SPREAD = ("mean", "p50", "p90", "p99")
+BOOKS = [("in use", "used"), ("held by finished", "finished_held"), ("reserved", "reserved"),
+         ("over-reserved", "over_reserved"), ("rounding", "rounding"), ("cached", "cached"),
+         ("fragmented", "fragmented"), ("too short", "short"), ("free", "free")]  # fmt: skip
+JOB: list[tuple[str, str, list[tuple[str, str]]]] = [
+    ("requests", "", [(name, name) for name in ("finished", "rejected", "unfinished")]),
+    ("makespan", "s", [("", "duration_s")]),
+    ("throughput", "tokens/s", [("output", "output_throughput"), ("prompts and output", "total_token_throughput")]),
+    *((name.upper() if len(name) < 5 else name, "ms", [(key, f"{name}_{key}_ms") for key in SPREAD])
+      for name in ("ttft", "tpot", "itl", "e2e", "queueing")),
+    ("normalized latency", "s per token", [("mean", "normalized_latency_mean_s")]),
+    ("batch", "sequences", [("mean", "mean_batch_size"), ("while saturated", "saturated_mean_batch_size")]),
+    ("lanes", "%", [("useful", "useful_lane_pct")]),
+    ("recomputed", "% of tokens", [("", "recomputed_pct")]),
+    ("KV pool", "%", [(short, f"kv_{column}_pct") for short, column in BOOKS]),
+    ("KV pool, saturated", "%", [(short, f"saturated_kv_{column}_pct") for short, column in BOOKS]),
+]  # fmt: skip
+
+
+def table_cells(groups: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """(headers, rows) of the short table, as text; a header has a line break where a terminal wants one."""
+    there = [column for column in COLUMNS if column[1] in groups]
+    rows = [[row["label"], *(form(row[name]) for _, name, form in there), row["status"]] for row in records(groups)]
+    return ["system", *(header for header, _, _ in there), "status"], rows
+
+
+def print_table(table: pd.DataFrame, console: Console) -> None:
+    """Print a comparison; repeats become their median, rows that did not finish are marked."""
+    if table.empty:
+        console.print("There are no jobs to compare.")
+        return
+    groups = aggregate(table)
+    headers, rows = table_cells(groups)
+    view = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    for i, header in enumerate(headers):
+        view.add_column(header, justify="left" if i in (0, len(headers) - 1) else "right", overflow="fold",
+                        max_width=27 if not i else 8 if i == len(headers) - 1 else None,
+                        no_wrap=0 < i < len(headers) - 1)  # fmt: skip
+    for row, status in zip(rows, groups["status"], strict=True):
+        view.add_row(*row, style="" if status == "finished" else "red" if status == "failed" else "yellow")
+    console.print(view)
+    for note in [*notes(table, groups), *beside_fig_2(groups), *beside_simulated(groups)]:
+        console.print(Text(note, style="dim"))
+
+
+def print_job(table: pd.DataFrame, console: Console) -> None:
+    """Print what one job measured, a line for each kind of number; kinds that were not measured are left out."""
+    (row,) = records(table)
+    view = Table(box=None, padding=(0, 2, 0, 0), show_header=False, title=str(row["system"]), title_justify="left")
+    for name, unit, keys in JOB:
+        there = [f"{short} {_figures(row[key])}".strip() for short, key in keys if key in row and pd.notna(row[key])]
+        if there:
+            view.add_row(name, ", ".join(there) + f" {unit}")
+    console.print(view)
+    for note in notes(table, aggregate(table)):
+        console.print(Text(note, style="dim"))
+
+
+def _figures(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def notes(table: pd.DataFrame, groups: pd.DataFrame) -> list[str]:
+    """What the numbers can't say themselves: rejections, failures, warnings, spread, and the paper's figures."""
+    found = ["KV used and waste: mean over the time in which requests waited for memory; "
+             "recomputed: share of all tokens computed."]  # fmt: skip
+    if (repeats := groups["repeats"].max()) > 1:
+        worst = (groups["output_throughput_max"] / groups["output_throughput_min"] - 1).max()
+        found.append(f"Medians of up to {repeats} repeats; output throughput varies by up to {100 * worst:.1f} %.")
+    for row in records(groups):
+        lost = [f"{row[name]:.0f} {name}" for name in ("rejected", "unfinished") if name in row and row[name] > 0]
+        if lost:
+            found.append(f"{row['label']}: {' and '.join(lost)} requests are not in its latencies.")
+        if row["status"] != "finished":
+            found.append(f"{row['label']}: {row['status']}" + (f": {row['error']}" if pd.notna(row["error"]) else ""))
+    for name in ("banner", "warnings"):
+        if name in table:
+            for text, rows in table.dropna(subset=[name]).groupby(name, sort=False):
+                found.append(f"{text} ({names(rows['system'])})")
+    return found
+
+
+def beside_fig_2(groups: pd.DataFrame) -> list[str]:
+    """Our use of the pool beside the paper's, in points; nothing when the workload is another one."""
+    rows = groups[groups["system"].isin(FIG_2) & groups["saturated_kv_used_pct"].notna()]
+    rows = rows.sort_values("output_throughput", ascending=False).drop_duplicates("system").sort_index()  # most load
+    if rows.empty or "workload" not in rows or not fig_2_applies(rows["workload"]):
+        return []
+    parts = []
+    for row in records(rows):
+        ours, theirs = row["saturated_kv_used_pct"], FIG_2[row["system"]]["used"]
+        parts.append(f"{row['label']} {ours:.1f} (paper {theirs}, {ours - theirs:+.1f} points)")
+    return ["KV used % beside Fig. 2 of the PagedAttention paper: " + ", ".join(parts) + "."]
+
+
+def beside_simulated(groups: pd.DataFrame) -> list[str]:
+    """The simulated output throughput beside the measured one; only the extremes when there are many systems."""
+    if "simulated_error_pct" not in groups or (rows := groups.dropna(subset=["simulated_error_pct"])).empty:
+        return []
+    if len(rows) > 10:
+        low, high = rows["simulated_error_pct"].min(), rows["simulated_error_pct"].max()
+        return [f"The same requests simulated with the fitted step times: output tok/s {low:+.1f} to {high:+.1f} %."]
+    parts = [f"{row['label']} {row['simulated_output_throughput']:,.1f} ({row['simulated_error_pct']:+.1f} %)"
+             for row in records(rows)]  # fmt: skip
+    return ["The same requests simulated with the fitted step times, output tok/s: " + ", ".join(parts) + "."]

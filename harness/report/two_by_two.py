@@ -1,0 +1,128 @@
+"""The 2 x 2: how much of the gain is due to paging, how much to continuous batching, and what only both give."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from harness.report.comparison import records, swept_columns
+from harness.report.sweep import Sweep
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+CELLS = {(s, a): f"{s}_{a}" for s in ("static", "continuous") for a in ("contiguous", "paged")}
+COLUMNS = [*CELLS.values(), "ln_paging", "ln_continuous", "ln_remainder", "ln_both"]
+
+
+def two_by_two(groups: pd.DataFrame) -> pd.DataFrame:
+    """One row per point of the sweep at which all four systems finished; empty when there is none.
+
+    `static_contiguous` ... are output throughputs over the makespan (medians over repeats), in tokens/s, with
+    contiguous(max_model_len) and paged(on_demand). With ln of their ratios to static_contiguous, `ln_paging` is that of
+    static_paged, `ln_continuous` that of continuous_contiguous, `ln_both` that of continuous_paged, and
+    `ln_remainder` = ln_both - ln_paging - ln_continuous, which may be negative.
+    """
+    swept, rows = swept_columns(groups), []
+    done = groups[groups["repeats"] > 0]
+    for point, at in done.groupby(swept, sort=False, dropna=False) if swept else [((), done)]:
+        cells = {name: _throughput(at, scheduler, allocator) for (scheduler, allocator), name in CELLS.items()}
+        if all(cells.values()):
+            rows.append(dict(zip(swept, point, strict=True)) | cells | _logs(cells))  # type: ignore[arg-type]
+    return pd.DataFrame(rows, columns=[*swept, *COLUMNS])
+
+
+def _throughput(rows: pd.DataFrame, scheduler: str, allocator: str) -> float | None:
+    reservation = "on_demand" if allocator == "paged" else "max_model_len"
+    match = rows[(rows["scheduler"] == scheduler) & (rows["reservation"] == reservation)
+                 & rows["allocator"].astype(str).str.startswith(allocator)]  # fmt: skip
+    values = match["output_throughput"].dropna()
+    return float(values.iloc[0]) if len(values) else None
+
+
+def _logs(cells: dict[str, float]) -> dict[str, float]:
+    base = cells["static_contiguous"]
+    paging, continuous, both = (
+        math.log(cells[name] / base) for name in ("static_paged", "continuous_contiguous", "continuous_paged")
+    )
+    return {"ln_paging": paging, "ln_continuous": continuous, "ln_remainder": both - paging - continuous,
+            "ln_both": both}  # fmt: skip
+
+
+def draw(sweep: Sweep) -> Figure | None:
+    """The four throughputs as a square, and the factors as steps on a log axis; None without all four."""
+    from harness.report.style import frame, new_figure, times
+
+    table = two_by_two(sweep.groups)
+    if table.empty:
+        return None
+    row = records(table)[0]
+    fig = new_figure(11, 4.9)
+    square, steps = fig.subplots(1, 2, width_ratios=(1, 1.35))
+    _square(square, row)
+    _steps(steps, row)
+    factor = {name: math.exp(row[f"ln_{name}"]) for name in ("paging", "continuous", "remainder", "both")}
+    title = (f"Output throughput: paging alone {times(factor['paging'])}, continuous batching alone "
+             f"{times(factor['continuous'])}, both together {times(factor['both'])}")  # fmt: skip
+    caption = ("Static: a batch runs until its last request is finished; continuous: requests join and leave at any "
+               "step. Contiguous: each request gets the longest possible length at once; paged: blocks as it grows. "
+               "Together: the factor that neither explains alone "
+               f"({factor['remainder']:.2f}; below 1, the gains overlap).")  # fmt: skip
+    return frame(fig, title, sweep.what_ran, caption)
+
+
+def _square(ax: Axes, row: dict[str, Any]) -> None:
+    from harness.report.style import times
+
+    base, most = row["static_contiguous"], max(row[name] for name in CELLS.values())
+    for i, scheduler in enumerate(("static", "continuous")):
+        for j, allocator in enumerate(("contiguous", "paged")):
+            value = row[f"{scheduler}_{allocator}"]
+            share = 0.12 + 0.78 * value / most
+            ax.add_patch(_tile(j, i, share))
+            ax.text(j, i - 0.08, f"{value:,.0f}", ha="center", va="center", size=17, weight="bold",
+                    color="white" if share > 0.5 else "#222222")  # fmt: skip
+            ax.text(j, i + 0.22, f"tokens/s   {times(value / base)}", ha="center", va="center", size=9.5,
+                    color="white" if share > 0.5 else "#222222")  # fmt: skip
+    ax.set(xlim=(-0.52, 1.52), ylim=(1.52, -0.52), title="Output throughput")
+    ax.set_xticks([0, 1], ["contiguous cache", "paged cache"])
+    ax.set_yticks([0, 1], ["static\nbatches", "continuous\nbatching"])
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+
+
+def _tile(x: float, y: float, share: float) -> Rectangle:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, facecolor="#0072B2", alpha=share, linewidth=0)
+
+
+def _steps(ax: Axes, row: dict[str, Any]) -> None:
+    """A waterfall: multiplying factors are adding lengths on a log axis."""
+    from harness.report.style import times
+
+    ends = [("paged cache alone", 0.0, row["ln_paging"], "#0072B2"),
+            ("continuous batching alone", row["ln_paging"], row["ln_continuous"], "#D55E00"),
+            ("together, beyond both", row["ln_paging"] + row["ln_continuous"], row["ln_remainder"], "#CC79A7"),
+            ("both", 0.0, row["ln_both"], "#222222")]  # fmt: skip
+    for i, (_, start, length, color) in enumerate(ends):
+        low, high = sorted((math.exp(start), math.exp(start + length)))
+        ax.barh(i, high - low, left=low, color=color, height=0.6)
+        ax.annotate(times(math.exp(length)), (high, i), xytext=(5, 0), textcoords="offset points", va="center",
+                    weight="bold")  # fmt: skip
+        if i < 3:
+            ax.plot([math.exp(start + length)] * 2, [i, i + 1], color="#888888", linewidth=0.8)
+    ax.set_xscale("log")
+    low, high = ax.dataLim.intervalx
+    ax.set_xlim(low * 0.93, high * (high / low) ** 0.16)
+    ticks = [t for t in (0.25, 0.5, 1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100) if low * 0.93 <= t <= high * 1.2]
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.minorticks_off()
+    ax.set_yticks(range(4), [name for name, *_ in ends])
+    ax.set_ylim(3.5, -0.5)
+    ax.grid(axis="x")
+    ax.set(title="Factors", xlabel="throughput, times that of static + contiguous (log scale)")

@@ -1,0 +1,166 @@
+"""From a configuration to the requests of a run."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from harness.workload.arrivals import offered_rate, process_arrivals, stretch, trace_arrivals
+from harness.workload.errors import WorkloadError
+from harness.workload.fit import Fitted, declared_cap, fit_rows
+from harness.workload.readers import read_trace
+from harness.workload.readers.checks import Integers
+from harness.workload.readers.rows import Rows
+from harness.workload.settings import Settings, parse_settings
+from harness.workload.streams import stream
+from harness.workload.synthetic import draw_rows
+from schedulers.request import Request
+
+_SECOND = 1_000_000_000
+_BANNER_SHARE = 0.20  # of the rows; with more of them changed, it is another workload than its name says
+
+
+@dataclass(slots=True)
+class Workload:
+    """The requests of a run and how they came about.
+
+    Attributes:
+        requests: in order of arrival; `id` is the position in this list.
+        concurrency: requests to keep in flight (closed loop: then every `arrival_ns` is 0 and the replayer sets it);
+            None = open loop.
+        notes: what was read, dropped, changed and generated; JSON values only.
+        banner: a sentence for every table and figure when more than 20 % of the rows were changed; else None.
+    """
+
+    requests: list[Request]
+    concurrency: int | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+    banner: str | None = None
+
+
+def build_workload(config: Mapping[str, Any], max_model_len: int, seed: int) -> Workload:
+    """Reads or draws the requests of a run.
+
+    Args:
+        config: the keys of `Settings`.
+        max_model_len: most tokens of prompt and output together.
+        seed: of the run; every draw comes from a stream of its own under it.
+
+    Raises:
+        WorkloadError: a bad key, a bad file, or no request left.
+    """
+    settings = parse_settings(config)
+    stream(seed, "arrivals")  # a bad seed is told before a file is read
+    if max_model_len < 2:
+        raise WorkloadError(f"max_model_len={max_model_len}: a request needs a prompt token and an output token")
+    notes: dict[str, Any] = {"name": settings.name, "path": settings.path}
+    if settings.path is None:
+        arrival = process_arrivals(settings, seed, settings.num_requests, notes)[: settings.limit]
+        drawn = draw_rows(settings, len(arrival), max_model_len, seed)
+        rows = drawn.fitted.rows
+        notes |= {"rows_read": drawn.drawn, "dropped_invalid": {}, **_counts(drawn.fitted), "sorted": 0, "notices": []}
+    else:
+        rows = _replayed(settings, max_model_len, seed, notes)
+        arrival = trace_arrivals(rows.arrival_ns, len(rows), settings, seed, notes)
+        rows = rows.take(np.arange(len(arrival)))
+    arrival = stretch(arrival, settings.time_scale, f"workload.time_scale={settings.time_scale}")
+    if settings.duration_s is not None:
+        arrival = arrival[arrival < settings.duration_s * _SECOND]
+        rows = rows.take(np.arange(len(arrival)))
+    if len(rows) == 0:
+        raise WorkloadError(f"workload.duration_s={settings.duration_s}: no request arrives before that time")
+    notes |= {"requests": len(rows), "offered_rate": offered_rate(arrival), "span_s": float(arrival[-1]) / _SECOND}
+    notes["declared"] = settings.max_tokens
+    notes["notices"] += _unused(settings, notes["arrival"])
+    requests = make_requests(rows, arrival, _declared(settings.max_tokens, rows, max_model_len))
+    concurrency = settings.concurrency if settings.arrival == "closed_loop" else None
+    return Workload(requests, concurrency, notes, _banner(notes))
+
+
+def _replayed(settings: Settings, max_model_len: int, seed: int, notes: dict[str, Any]) -> Rows:
+    """The rows of a trace that fit the model, in the file's time."""
+    trace = read_trace(
+        settings.path or "",
+        invalid=settings.invalid,
+        limit=settings.limit,
+        times=settings.arrival in ("auto", "trace"),
+        seed=seed,
+        sample=settings.sample,
+    )
+    fitted = fit_rows(trace.rows, settings.max_tokens, max_model_len, settings.fit, trace.path)
+    notes |= {"format": trace.layout.name, "rows_read": trace.rows_read, "dropped_invalid": trace.dropped}
+    notes |= {**_counts(fitted), "sorted": trace.out_of_order, "notices": trace.notices}
+    if len(fitted.rows) == 0:
+        raise WorkloadError(
+            f"{trace.path}: the file as a whole has no row whose prompt + output fit max_model_len={max_model_len}; "
+            "workload.fit=scale would shorten them"
+        )
+    if settings.duration_s is None and settings.num_requests is not None:
+        return fitted.rows.take(np.arange(min(settings.num_requests, len(fitted.rows))))
+    return fitted.rows
+
+
+def _declared(spec: str, rows: Rows, max_model_len: int) -> Integers:
+    """Each client's cap, at most what the model leaves it, and at least what it will produce."""
+    cap = np.minimum(declared_cap(spec, rows, max_model_len), max_model_len - rows.prompt_len)
+    return np.maximum(cap, rows.output_len).astype(np.int64)
+
+
+def make_requests(rows: Rows, arrival: Integers, declared: Integers) -> list[Request]:
+    """One request per row, ids from 0; `arrival` in nanoseconds, `declared` in tokens, both int64[rows]."""
+    outputs = rows.output_len.tolist()
+    caps = outputs if np.array_equal(declared, rows.output_len) else declared.tolist()  # one int object for both
+    collecting = gc.isenabled()
+    gc.disable()  # a million new objects and no garbage: the collector would take a third of the time
+    try:
+        return list(
+            map(
+                Request,
+                range(len(rows)),
+                arrival.tolist(),
+                rows.prompt_len.tolist(),
+                outputs,
+                caps,
+                rows.token_ids or repeat(None),
+                rows.hash_ids or repeat(None),
+                rows.hash_block.tolist() if rows.hash_block is not None else repeat(0),
+                rows.session or repeat(""),
+                rows.priority.tolist() if rows.priority is not None else repeat(0),
+            )
+        )
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _counts(fitted: Fitted) -> dict[str, int]:
+    return {"dropped_fit": fitted.dropped, "clipped": fitted.clipped, "scaled": fitted.scaled}
+
+
+def _unused(settings: Settings, process: str) -> list[str]:
+    """A key that was set and has no effect is said, or a sweep over it would look like a result."""
+    said = []
+    if settings.rate is not None and process in ("burst", "closed_loop"):
+        said.append(f"workload.rate={settings.rate:g} has no effect with arrival={process}")
+    if settings.concurrency is not None and process != "closed_loop":
+        said.append(f"workload.concurrency={settings.concurrency} has no effect with arrival={process}")
+    return said
+
+
+def _banner(notes: dict[str, Any]) -> str | None:
+    changes = {
+        "invalid": sum(notes["dropped_invalid"].values()),
+        "too long and left out": notes["dropped_fit"],
+        "clipped": notes["clipped"],
+        "scaled": notes["scaled"],
+    }
+    changed = sum(changes.values())
+    if changed <= _BANNER_SHARE * notes["rows_read"]:
+        return None
+    parts = ", ".join(f"{count} {what}" for what, count in changes.items() if count)
+    return f"{changed} of {notes['rows_read']} rows of {notes['name']} were changed or left out: {parts}"

@@ -1,0 +1,87 @@
+"""Makes every request fit the model: what a client declares, and what happens to requests that are too long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.workload.errors import WorkloadError
+from harness.workload.readers.checks import Integers
+from harness.workload.readers.rows import Rows
+
+
+@dataclass(slots=True)
+class Fitted:
+    """Rows that fit, and how many were dropped, clipped and scaled for it."""
+
+    rows: Rows
+    dropped: int = 0
+    clipped: int = 0
+    scaled: int = 0
+
+
+def declared_cap(spec: str, rows: Rows, max_model_len: int) -> Integers:
+    """What each client declares as its most output tokens, int64[rows], by `workload.max_tokens`."""
+    word, _, number = spec.partition(":")
+    output = rows.output_len
+    if word == "fixed":
+        return np.full(len(rows), int(number), dtype=np.int64)
+    if word == "times":
+        cap: Integers = np.maximum(1, np.ceil(output * float(number) - 1e-9)).astype(np.int64)
+        return cap
+    if word == "model_max":
+        return np.maximum(1, max_model_len - rows.prompt_len).astype(np.int64)
+    if word == "auto" and rows.max_tokens is not None:
+        return np.where(rows.max_tokens > 0, rows.max_tokens, output).astype(np.int64)
+    return output
+
+
+def fit_rows(rows: Rows, cap: str, max_model_len: int, how: str, place: str) -> Fitted:
+    """Applies the clients' caps, then `workload.fit` to rows with prompt + output over `max_model_len`.
+
+    `clip` shortens the prompt to what the output leaves and never the output, so a request whose output alone is too
+    long is dropped; `scale` shortens both in proportion. A shortened prompt keeps its beginning, so shared prefixes
+    stay shared.
+
+    Raises:
+        WorkloadError: `how` is "error" and a row does not fit; the message begins with `place` and the line.
+    """
+    if cap != "model_max":  # that cap is what the prompt leaves, which `how` is about to decide
+        rows.output_len = np.minimum(rows.output_len, declared_cap(cap, rows, max_model_len))
+    total = rows.prompt_len + rows.output_len
+    long = total > max_model_len
+    if not long.any():
+        return Fitted(rows)
+    if how == "error":
+        first = int(np.argmax(long))
+        where = f"{place}:{rows.lines[first]}" if rows.lines[first] else place
+        raise WorkloadError(
+            f"{where}: prompt {rows.prompt_len[first]} + output {rows.output_len[first]} tokens exceed "
+            f"max_model_len={max_model_len}; workload.fit=drop, clip or scale deals with such rows"
+        )
+    if how == "drop":
+        return Fitted(rows.take(~long), dropped=int(long.sum()))
+    if how == "clip":
+        hopeless = rows.output_len >= max_model_len
+        clipped = long & ~hopeless
+        rows.prompt_len = np.where(clipped, max_model_len - rows.output_len, rows.prompt_len)
+        _cut_contents(rows, clipped)
+        return Fitted(rows.take(~hopeless), dropped=int(hopeless.sum()), clipped=int(clipped.sum()))
+    if max_model_len < 2:
+        return Fitted(rows.take(~long), dropped=int(long.sum()))
+    # Whole numbers throughout: a float's rounding could leave a sum one token too long.
+    rows.prompt_len = np.where(long, np.maximum(1, rows.prompt_len * max_model_len // total), rows.prompt_len)
+    rows.output_len = np.where(long, np.maximum(1, rows.output_len * max_model_len // total), rows.output_len)
+    _cut_contents(rows, long)
+    return Fitted(rows, scaled=int(long.sum()))
+
+
+def _cut_contents(rows: Rows, changed: np.typing.NDArray[np.bool_]) -> None:
+    """Cuts ids to the new prompt lengths of the rows in the mask."""
+    for index in np.flatnonzero(changed).tolist():
+        length = int(rows.prompt_len[index])
+        if rows.token_ids is not None and (tokens := rows.token_ids[index]) is not None:
+            rows.token_ids[index] = tokens[:length]
+        if rows.hash_ids is not None and rows.hash_block is not None and (ids := rows.hash_ids[index]) is not None:
+            rows.hash_ids[index] = ids[: -(-length // int(rows.hash_block[index]))]

@@ -1,0 +1,14 @@
+"""APEX traces: Azure's names with a start offset in nanoseconds."""
+
+from harness.workload.readers.format import NANOSECOND, Format
+
+FORMATS = (
+    Format(
+        name="APEX",
+        required=("ContextTokens", "GeneratedTokens", "StartTimeOffset"),
+        prompt="ContextTokens",
+        output="GeneratedTokens",
+        times=(("StartTimeOffset", NANOSECOND),),
+        untimed=False,
+    ),
+)

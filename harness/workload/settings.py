@@ -1,0 +1,145 @@
+"""The keys that every workload has, with their checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any
+
+from harness.workload.errors import WorkloadError
+
+ARRIVALS = ("auto", "burst", "poisson", "gamma", "closed_loop", "trace")
+FITS = ("drop", "clip", "scale", "error")
+INVALIDS = ("error", "drop")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A workload's configuration; the group `workload` of the experiments says the same with comments.
+
+    Attributes:
+        name: label of the workload in tables.
+        path: a trace to read; None = lengths are drawn from `prompt` and `output`.
+        num_requests: how many requests; None = all of a trace. Does not count when `duration_s` is given.
+        duration_s: requests that arrive before this time, seconds.
+        limit: at most this many valid rows, in the file's order.
+        prompt, output: length specs, see `LengthSampler`.
+        arrival: one of `ARRIVALS`. `auto` is the trace's own times where it has some, else poisson where `rate` is
+            given, else burst.
+        rate: requests per second; with `trace` the file's times are stretched to this rate.
+        cv: coefficient of variation of the gaps of `gamma`.
+        concurrency: requests in flight with `closed_loop`.
+        time_scale: factor on every arrival time, after `rate`; 0.5 is twice as fast.
+        fit: what becomes of a request with prompt + output over max_model_len, one of `FITS`.
+        invalid: what becomes of a faulty row, one of `INVALIDS`.
+        max_tokens: what the client declares: `auto` (the trace's own cap, else `true`), `true` (the true output
+            length), `times:K`, `fixed:N`, `model_max`; never over max_model_len - prompt.
+        sample: which of several recorded outputs of a row (castillo); None = drawn per row from the seed.
+    """
+
+    name: str = "workload"
+    path: str | None = None
+    num_requests: int | None = None
+    duration_s: float | None = None
+    limit: int | None = None
+    prompt: Mapping[str, Any] = field(default_factory=dict)
+    output: Mapping[str, Any] = field(default_factory=dict)
+    arrival: str = "auto"
+    rate: float | None = None
+    cv: float = 1.0
+    concurrency: int | None = None
+    time_scale: float = 1.0
+    fit: str = "drop"
+    invalid: str = "error"
+    max_tokens: str = "auto"
+    sample: int | None = None
+
+
+def parse_settings(config: Mapping[str, Any]) -> Settings:
+    """Checks a configuration (missing keys take their defaults).
+
+    Raises:
+        WorkloadError: a key is unknown or its value out of range; the message names the key as `workload.KEY`.
+    """
+    known = {item.name: item.default for item in fields(Settings)}
+    given = {str(name): value for name, value in config.items()}
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"; did you mean workload.{near[0]}?" if near else f"; the keys are {', '.join(known)}"
+            raise WorkloadError(f"workload.{name}: no such key{hint}")
+    for name, choices in (("arrival", ARRIVALS), ("fit", FITS), ("invalid", INVALIDS)):
+        if (value := given.get(name, known[name])) not in choices:
+            near = get_close_matches(str(value), choices, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise WorkloadError(f"workload.{name}={value}: choose one of {', '.join(choices)}{hint}")
+    for name in ("rate", "cv", "time_scale", "duration_s"):
+        given[name] = _positive(name, given.get(name, known[name]))
+    for name in ("num_requests", "limit", "concurrency"):
+        given[name] = _count(name, given.get(name), 1)
+    given["sample"] = _count("sample", given.get("sample"), 0)
+    given["max_tokens"] = _max_tokens(given.get("max_tokens", "auto"))
+    for name in ("prompt", "output"):
+        if not isinstance(given.setdefault(name, {}), Mapping):
+            raise WorkloadError(f"workload.{name}={given[name]!r}: must be a spec such as {{kind: fixed, value: 64}}")
+    settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    _check_together(settings)
+    return settings
+
+
+def _check_together(settings: Settings) -> None:
+    if settings.arrival in ("poisson", "gamma") and settings.rate is None:
+        raise WorkloadError(f"workload.rate is not set; workload.arrival={settings.arrival} needs requests per second")
+    if settings.arrival == "closed_loop" and settings.concurrency is None:
+        raise WorkloadError("workload.concurrency is not set; workload.arrival=closed_loop needs requests in flight")
+    if settings.arrival == "trace" and settings.path is None:
+        raise WorkloadError("workload.arrival=trace needs workload.path; without a file choose burst, poisson or gamma")
+    spread_over_time = settings.arrival in ("poisson", "gamma", "trace") or (
+        settings.arrival == "auto" and (settings.rate is not None or settings.path is not None)
+    )
+    if settings.duration_s is not None and not spread_over_time:
+        raise WorkloadError(
+            f"workload.duration_s={settings.duration_s:g} means nothing with workload.arrival={settings.arrival}: "
+            "set workload.num_requests instead, or an arrival process with a rate"
+        )
+    if settings.path is None and settings.prompt.get("kind") is None and settings.output.get("kind") is None:
+        raise WorkloadError(
+            "workload.path is not set: name a trace to read, or give workload.prompt and workload.output"
+        )
+    if settings.path is None and settings.num_requests is None and settings.duration_s is None:
+        raise WorkloadError("workload.num_requests is not set (and neither is workload.duration_s or workload.path)")
+
+
+def _positive(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        hint = " (all at once is workload.arrival=burst)" if name == "rate" else ""
+        raise WorkloadError(f"workload.{name}={value}: must be a finite number above 0{hint}")
+    return float(value)
+
+
+def _count(name: str, value: Any, least: int) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise WorkloadError(f"workload.{name}={value}: must be a whole number, at least {least}")
+    return value
+
+
+def _max_tokens(value: Any) -> str:
+    """Normalizes the spec to a word or `word:number` and checks it."""
+    text = "true" if value is True else str(value)
+    word, _, number = text.partition(":")
+    if text in ("auto", "true", "model_max"):
+        return text
+    try:
+        if word == "fixed" and int(number) >= 1:
+            return text
+        if word == "times" and 0 < float(number) < 1e6:
+            return text
+    except ValueError:
+        pass
+    raise WorkloadError(f"workload.max_tokens={value}: choose auto, true, times:K, fixed:N (N >= 1) or model_max")

@@ -1,0 +1,168 @@
+"""Prefill attention in Triton: packed sequences of any length, causal, K and V read from the pool (paged or extent).
+
+The queries of a sequence are the last of its tokens, so a prompt, a chunk of a prompt and a prompt behind a cached
+prefix are one case. Addressing is the decode kernel's: `tile_entries` and `tile_slots`.
+"""
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.addresses import Addresses
+from kernels.triton_decode import LOG2_E, check_pools, tile_entries, tile_slots
+
+
+class PrefillConfig(NamedTuple):
+    """How a prefill kernel is built: queries and tokens per tile, warps, pipeline stages."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+def prefill_config(head_dim: int, dtype: torch.dtype) -> PrefillConfig:
+    """The configuration for a head dimension and dtype: the accumulator [block_m, D] decides what fits in registers."""
+    padded = triton.next_power_of_2(head_dim)
+    if dtype == torch.float32:  # multiply-add tiles: anything larger spills on sm_90
+        block_m, num_warps = {64: (32, 4), 128: (32, 8), 256: (16, 4)}[padded]
+        return PrefillConfig(block_m=block_m, block_n=max(16, 2048 // padded), num_warps=num_warps, num_stages=2)
+    if padded == 256:
+        return PrefillConfig(block_m=64, block_n=32, num_warps=8, num_stages=2)
+    return PrefillConfig(block_m=128, block_n=64, num_warps=8, num_stages=3)
+
+
+@triton.jit
+def attend_tiles(
+    result, top, total, query, query_position, k_head, v_head, table, start, stop, length, stride, scale,
+    HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    PAGED: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Online softmax over the tiles of `start … stop`; MASKED where a tile crosses the diagonal or the length."""
+    dim = tl.arange(0, HEAD_PAD)
+    entries = tile_entries(table, start, stop, BLOCK_N, BLOCK_SIZE, PAGED)
+    for tile in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
+        base, offsets = tile_slots(entries, tile, BLOCK_N, BLOCK_SIZE, PAGED)
+        if PAGED:
+            entries = tile_entries(table, tile + BLOCK_N, stop, BLOCK_N, BLOCK_SIZE, PAGED)
+        position = tile + tl.arange(0, BLOCK_N)
+        place = base * stride + (offsets[:, None] * stride + dim[None, :])
+        mask = (dim < HEAD_DIM)[None, :]
+        if MASKED:
+            mask = mask & (position < length)[:, None]
+        keys = tl.load(k_head + place, mask=mask, other=0.0)
+        scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+        if MASKED:
+            scores = tl.where(position[None, :] <= query_position[:, None], scores, float("-inf"))
+        new_top = tl.maximum(top, tl.max(scores, axis=1))
+        weights = tl.exp2(scores - new_top[:, None])
+        shrink = tl.exp2(top - new_top)
+        total = total * shrink + tl.sum(weights, axis=1)
+        values = tl.load(v_head + place, mask=mask, other=0.0)
+        result = tl.dot(weights.to(values.dtype), values, result * shrink[:, None], input_precision="ieee")
+        top = new_top
+    return result, top, total
+
+
+@triton.jit(do_not_specialize=["table_stride", "kv_heads"])
+def prefill_kernel(
+    q, k_pool, v_pool, out, tables, rows, lengths, query_starts,
+    scale, q_stride_token, q_stride_head, table_stride, kv_heads,
+    HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, PAGED: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Program (query head, tile of queries, sequence). Heads of one group run side by side and share K in L2."""
+    head = tl.program_id(0)
+    heads = tl.num_programs(0)
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)  # the last queries see most tokens: start with them
+    sequence = tl.program_id(2)
+    first = tl.load(query_starts + sequence)
+    queries = tl.load(query_starts + sequence + 1) - first
+    if tile * BLOCK_M >= queries:
+        return
+    length = tl.load(lengths + sequence)
+    context = length - queries  # tokens before the first query
+    row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    dim = tl.arange(0, HEAD_PAD)
+    mask = (row < queries)[:, None] & (dim < HEAD_DIM)[None, :]
+    token = (first + row).to(tl.int64)
+    query = tl.load(q + token[:, None] * q_stride_token + head * q_stride_head + dim[None, :], mask=mask, other=0.0)
+
+    table = tables + tl.load(rows + sequence).to(tl.int64) * table_stride
+    kv_head = head // (heads // kv_heads)
+    stride = kv_heads * HEAD_DIM
+    k_head = k_pool + kv_head * HEAD_DIM
+    v_head = v_pool + kv_head * HEAD_DIM
+
+    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    result = tl.zeros([BLOCK_M, HEAD_PAD], tl.float32)
+    seen_by_all = (context + tile * BLOCK_M + 1) // BLOCK_N * BLOCK_N  # whole tiles that even the first query sees
+    stop = tl.minimum(length, context + (tile + 1) * BLOCK_M)
+    result, top, total = attend_tiles(
+        result, top, total, query, context + row, k_head, v_head, table, 0, seen_by_all, length, stride, scale,
+        HEAD_DIM, HEAD_PAD, BLOCK_N, BLOCK_SIZE, PAGED, False, STAGES,
+    )  # fmt: skip
+    result, top, total = attend_tiles(
+        result, top, total, query, context + row, k_head, v_head, table, seen_by_all, stop, length, stride, scale,
+        HEAD_DIM, HEAD_PAD, BLOCK_N, BLOCK_SIZE, PAGED, True, STAGES,
+    )  # fmt: skip
+    result = result / total[:, None]  # never zero: every query sees position 0
+    tl.store(
+        out + (token[:, None] * heads + head) * HEAD_DIM + dim[None, :], result.to(out.dtype.element_ty), mask=mask
+    )
+
+
+def prefill_attention(
+    q: torch.Tensor,
+    k_pool: torch.Tensor,
+    v_pool: torch.Tensor,
+    addresses: Addresses,
+    query_starts: torch.Tensor,
+    scale: float,
+    out: torch.Tensor | None = None,
+    max_query: int | None = None,
+    max_length: int | None = None,
+    *,
+    config: PrefillConfig | None = None,
+) -> torch.Tensor:
+    """Causal attention of packed queries; K and V of all tokens, these queries' own included, are in the pool already.
+
+    Args:
+        q: ``[T, Hq, D]``; the last dimension dense, the others with any stride.
+        k_pool, v_pool: ``[S, Hkv, D]`` contiguous, Hq a multiple of Hkv.
+        addresses: where the tokens lie; entries beyond a length are never read.
+        query_starts: ``[B + 1]`` int32; sequence i owns queries ``query_starts[i] … query_starts[i + 1]`` (none is
+            allowed), the last of its ``lengths[i]`` tokens.
+        scale: multiplies the scores.
+        out: ``[T, Hq, D]`` contiguous, written and returned; allocated when None.
+        max_query: host-known bound of the queries of one sequence (T when None). A bound below the truth leaves
+            queries unanswered.
+        max_length: not needed here; the same signature as the other backends.
+        config: overrides `prefill_config` (tests, tuning).
+
+    Raises:
+        ValueError: shapes, strides or dtypes that the kernel does not serve.
+    """
+    check_pools(q, k_pool, v_pool, addresses)
+    tokens, heads, head_dim = q.shape
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
+    if out.shape != q.shape or not out.is_contiguous():
+        raise ValueError(f"out must be contiguous {tuple(q.shape)}, not {tuple(out.shape)}")
+    if tokens == 0:
+        return out
+    config = config or prefill_config(head_dim, q.dtype)
+    tiles = triton.cdiv(tokens if max_query is None else max_query, config.block_m)
+    prefill_kernel[(heads, tiles, len(addresses.rows))](
+        q, k_pool, v_pool, out, addresses.tables, addresses.rows, addresses.lengths, query_starts,
+        scale * LOG2_E, q.stride(0), q.stride(1), addresses.tables.stride(0), k_pool.shape[1],
+        HEAD_DIM=head_dim, HEAD_PAD=triton.next_power_of_2(head_dim), BLOCK_M=config.block_m, BLOCK_N=config.block_n,
+        BLOCK_SIZE=addresses.block_size, PAGED=addresses.block_size > 0, STAGES=config.num_stages,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,207 @@
+"""The kernels that run on a CPU against the float64 reference: placements, ragged lengths, overlapping moves."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import ModuleType
+
+import numba
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels import numba_backend, reference, torch_backend
+from kernels.addresses import Addresses
+from kernels.dispatch import backend_for
+
+BACKENDS = [torch_backend, numba_backend]
+BLOCK_SIZES = [0, 1, 16, 256]
+SHAPES = list(product([1, 2, 3], [64, 80, 128]))  # query heads per KV head, head size
+LENGTHS = [0, 1, 300, 17, 16, 0, 33, 2, 256]
+KV_HEADS = 2
+
+backends = pytest.mark.parametrize("backend", BACKENDS, ids=["torch", "numba"])
+block_sizes = pytest.mark.parametrize("block_size", BLOCK_SIZES)
+
+
+def scattered(lengths: list[int], block_size: int, seed: int = 0) -> tuple[Addresses, int, torch.Tensor]:
+    """Sequences at random places: their addresses, the slots of the pool ``S``, and the slots in use.
+
+    Rows are permuted, extents keep a gap between them, and table entries beyond a sequence's length are -1.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shuffled = torch.randperm(len(lengths), generator=generator)
+    rows = (shuffled + 1).int()  # row 0 belongs to nobody
+    width = 1 if block_size == 0 else max(lengths) // block_size + 2
+    tables = torch.full((len(lengths) + 1, width), -1, dtype=torch.int32)
+    if block_size == 0:
+        start = 3
+        for i in shuffled.tolist():
+            tables[rows[i], 0] = start
+            start += lengths[i] + 5
+        slots = start
+    else:
+        blocks = torch.randperm(len(lengths) * width, generator=generator).int()
+        slots = len(blocks) * block_size + 3  # a remainder that no block covers
+        for i, length in enumerate(lengths):
+            needed = -(-length // block_size)
+            tables[rows[i], :needed], blocks = blocks[:needed], blocks[needed:]
+    addresses = Addresses(tables, rows, torch.tensor(lengths, dtype=torch.int32), block_size)
+    return addresses, slots, torch.cat([reference.slots_of(addresses, i) for i in range(len(lengths))])
+
+
+def filled_pools(slots: int, used: torch.Tensor, kv_heads: int, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values ``[S, Hkv, D]``: random in the slots in use, NaN in all others."""
+    kv = torch.full((1, 2, slots, kv_heads, head_dim), torch.nan)
+    kv[:, :, used] = torch.randn(1, 2, len(used), kv_heads, head_dim, generator=torch.Generator().manual_seed(1))
+    return kv[0, 0], kv[0, 1]
+
+
+def assert_near(result: torch.Tensor, expected: torch.Tensor, tolerance: float = 2e-6) -> None:
+    torch.testing.assert_close(result.double(), expected, atol=tolerance, rtol=tolerance)
+
+
+@backends
+@block_sizes
+@pytest.mark.parametrize(("group", "head_dim"), SHAPES)
+def test_decode_agrees_with_the_reference(backend: ModuleType, block_size: int, group: int, head_dim: int) -> None:
+    addresses, slots, used = scattered(LENGTHS, block_size)
+    k_pool, v_pool = filled_pools(slots, used, KV_HEADS, head_dim)
+    q = torch.randn(len(LENGTHS), KV_HEADS * group, head_dim)
+    out = torch.full_like(q, torch.nan)
+    result = backend.decode_attention(q, k_pool, v_pool, addresses, head_dim**-0.5, out=out, max_length=300)
+    assert result is out
+    assert_near(out, reference.decode_attention(q, k_pool, v_pool, addresses, head_dim**-0.5))
+    assert torch.equal(backend.decode_attention(q, k_pool, v_pool, addresses, head_dim**-0.5), out)
+
+
+@block_sizes
+@pytest.mark.parametrize("lengths", [[700], [5, 400, 1], [1, 1], [1], [0], [0, 64, 0], [1] * 65, [31, 33, 32, 96]])
+def test_threads_cut_sequences_anywhere(block_size: int, lengths: list[int]) -> None:
+    addresses, slots, used = scattered(lengths, block_size)
+    k_pool, v_pool = filled_pools(slots, used, KV_HEADS, 64)
+    q = torch.randn(len(lengths), KV_HEADS, 64)
+    expected = reference.decode_attention(q, k_pool, v_pool, addresses, 0.125)
+    threads = numba.get_num_threads()
+    try:
+        for count in range(1, numba.config.NUMBA_NUM_THREADS + 1):
+            numba.set_num_threads(count)
+            out = torch.full_like(q, torch.nan)
+            assert_near(numba_backend.decode_attention(q, k_pool, v_pool, addresses, 0.125, out=out), expected)
+    finally:
+        numba.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 7, 16])
+@pytest.mark.parametrize("lengths", [[700], [5, 400, 1], [1, 1], [0, 0], [0, 64, 0], [1] * 65, [31, 33, 32, 96]])
+def test_pieces_are_put_together_again(pieces: int, lengths: list[int]) -> None:
+    """More pieces than this machine has cores."""
+    addresses, slots, used = scattered(lengths, 16)
+    k_pool, v_pool = filled_pools(slots, used, KV_HEADS, 64)
+    q = torch.randn(len(lengths), KV_HEADS, 64)
+    out = torch.full_like(q, torch.nan)
+    tables, rows, counts = (tensor.numpy() for tensor in addresses[:3])
+    kernel = numba_backend._decode_kernel(64, parallel=True)
+    kernel(q.numpy(), k_pool.numpy(), v_pool.numpy(), tables, rows, counts, 16, 0.125, out.numpy(), pieces)
+    assert_near(out, reference.decode_attention(q, k_pool, v_pool, addresses, 0.125))
+
+
+@backends
+def test_scores_far_apart_neither_overflow_nor_vanish(backend: ModuleType) -> None:
+    addresses, slots, used = scattered([200, 40], 16)
+    k_pool, v_pool = filled_pools(slots, used, KV_HEADS, 64)
+    q = torch.randn(2, KV_HEADS, 64) * 1000
+    expected = reference.decode_attention(q, k_pool, v_pool, addresses, 1.0)
+    assert_near(backend.decode_attention(q, k_pool, v_pool, addresses, 1.0), expected, tolerance=1e-2)
+
+
+@backends
+@block_sizes
+@pytest.mark.parametrize(("group", "head_dim"), SHAPES)
+def test_prefill_agrees_with_the_reference(backend: ModuleType, block_size: int, group: int, head_dim: int) -> None:
+    lengths = [0, 1, 40, 17, 16, 0, 33, 2, 260]
+    queries = [0, 1, 40, 3, 1, 0, 20, 2, 7]  # none, a single one, whole prompts and chunks with history
+    query_starts = torch.tensor([0, *torch.tensor(queries).cumsum(0)], dtype=torch.int32)
+    addresses, slots, used = scattered(lengths, block_size)
+    k_pool, v_pool = filled_pools(slots, used, KV_HEADS, head_dim)
+    q = torch.randn(sum(queries), KV_HEADS * group, head_dim)
+    out = torch.full_like(q, torch.nan)
+    backend.prefill_attention(q, k_pool, v_pool, addresses, query_starts, head_dim**-0.5, out, 40, 260)
+    assert_near(out, reference.prefill_attention(q, k_pool, v_pool, addresses, query_starts, head_dim**-0.5))
+
+
+@backends
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_write_stores_tokens_and_skips_negative_slots(backend: ModuleType, dtype: torch.dtype) -> None:
+    kv = torch.zeros(2, 2, 20, 2, 8, dtype=dtype)
+    k, v = torch.randn(2, 3, 2, 8, dtype=dtype)
+    backend.write_kv(kv[1, 0], kv[1, 1], k, v, torch.tensor([19, -1, 4]))
+    expected = torch.zeros_like(kv)
+    expected[1, 0, [19, 4]], expected[1, 1, [19, 4]] = k[[0, 2]], v[[0, 2]]
+    assert torch.equal(kv, expected)
+
+
+@backends
+@settings(deadline=None)
+@given(st.data())
+def test_moves_read_every_source_first(backend: ModuleType, data: st.DataObject) -> None:
+    slots = data.draw(st.integers(1, 24))
+    targets = data.draw(st.lists(st.integers(0, slots - 1), unique=True))
+    sources = data.draw(st.lists(st.integers(0, slots - 1), min_size=len(targets), max_size=len(targets)))
+    kv = torch.arange(2 * 2 * slots * 3.0).reshape(2, 2, slots, 1, 3)
+    expected = kv.clone()
+    expected[:, :, targets] = kv[:, :, sources]
+    backend.move_slots(kv, torch.tensor(sources, dtype=torch.int64), torch.tensor(targets, dtype=torch.int64))
+    assert torch.equal(kv, expected)
+
+
+@backends
+def test_compaction_slides_a_run_over_itself(backend: ModuleType) -> None:
+    kv = torch.randn(3, 2, 100, 2, 8)
+    expected = kv.clone()
+    expected[:, :, 10:60] = kv[:, :, 17:67]
+    backend.move_slots(kv, torch.arange(17, 67), torch.arange(10, 60))
+    assert torch.equal(kv, expected)
+
+
+@backends
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_copies_and_swaps_reach_every_layer(backend: ModuleType, dtype: torch.dtype) -> None:
+    kv, host = torch.randn(3, 2, 12, 2, 8).to(dtype), torch.randn(3, 2, 5, 2, 8).to(dtype)
+    before = kv.clone()
+    sources, targets = torch.tensor([7, 2, 9]), torch.tensor([0, 11, 3])
+    backend.copy_slots(kv, sources, targets)
+    assert torch.equal(kv[:, :, targets], before[:, :, sources])
+    backend.swap_out(kv, host, sources, torch.tensor([4, 0, 2]))
+    assert torch.equal(host[:, :, [4, 0, 2]], before[:, :, sources])
+    kv.zero_()
+    backend.swap_in(kv, host, torch.tensor([1, 2, 3]), torch.tensor([4, 0, 2]))
+    assert torch.equal(kv[:, :, [1, 2, 3]], before[:, :, sources])
+    assert kv.count_nonzero() == before[:, :, sources].count_nonzero()
+
+
+def test_half_precision_decodes_through_torch() -> None:
+    addresses, slots, used = scattered(LENGTHS, 16)
+    k_pool, v_pool = (pool.bfloat16() for pool in filled_pools(slots, used, KV_HEADS, 64))
+    q = torch.randn(len(LENGTHS), KV_HEADS, 64).bfloat16()
+    expected = reference.decode_attention(q, k_pool, v_pool, addresses, 0.125)
+    assert_near(numba_backend.decode_attention(q, k_pool, v_pool, addresses, 0.125), expected, tolerance=0.02)
+
+
+def test_dispatch_chooses_by_device_and_dtype() -> None:
+    assert backend_for("cpu", torch.float32).decode_attention is numba_backend.decode_attention
+    assert backend_for(torch.device("cpu"), torch.bfloat16).name == "torch"
+    assert "torch.bfloat16" in backend_for("cpu", torch.bfloat16).reason
+    assert backend_for("cpu", torch.float32, "torch").move_slots is torch_backend.move_slots
+
+
+def test_dispatch_without_triton_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernels.dispatch.find_spec", lambda name: None)
+    backend = backend_for("cuda:1", torch.float16)
+    assert (backend.name, backend.reason) == ("torch", "triton is not installed")
+
+
+def test_dispatch_suggests_the_nearest_name() -> None:
+    with pytest.raises(ValueError, match="auto, torch, numba, triton; did you mean 'numba'"):
+        backend_for("cpu", torch.float32, "nunba")

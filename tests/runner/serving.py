@@ -1,0 +1,121 @@
+"""Serve a handful of requests for real and keep every logit; and what `transformers` itself says of the same prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from allocators.base import Allocator
+from allocators.checker import Checked
+from harness.clock import MeasuredClock
+from harness.metrics.recorder import Recorder
+from harness.replayer import replay
+from harness.runner.base import StepResult
+from harness.runner.model import build_model, read_config, shape_of
+from harness.runner.torch_runner import TorchModelRunner
+from kernels.dispatch import backend_for
+from schedulers.base import Scheduler
+from schedulers.request import Batch, Request, Sequence
+
+VOCABULARY = 512
+CONFIGS: dict[str, dict[str, Any]] = {
+    "opt": {"model_type": "opt", "hidden_size": 64, "word_embed_proj_dim": 64, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "ffn_dim": 128, "dropout": 0.0},
+    "gpt2": {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+             "attn_pdrop": 0.0, "n_positions": 256},
+    "llama": {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+              "num_attention_heads": 4, "num_key_value_heads": 2},
+}  # fmt: skip
+
+
+def requests(count: int = 10, longest_prompt: int = 24, output: tuple[int, int] = (16, 32)) -> list[Request]:
+    """Random requests whose prompts are token ids below `VOCABULARY`."""
+    rng = np.random.default_rng(5)
+    drawn = []
+    for i in range(count):
+        prompt = rng.integers(3, VOCABULARY, rng.integers(1, longest_prompt + 1))
+        drawn.append(Request(i, 0, len(prompt), int(rng.integers(*output)), token_ids=prompt))
+    return drawn
+
+
+@lru_cache
+def model_of(name: str, ours: bool = True) -> Any:
+    """A tiny model with wide random weights (std 0.25), with our attention or with `transformers`' own."""
+    torch.set_num_threads(1)
+    mapping = {"config": {**CONFIGS[name], "tie_word_embeddings": False, "vocab_size": VOCABULARY, "max_position_embeddings": 256}, "init_std": 0.25}
+    config = read_config(mapping)
+    config.eos_token_id = config.pad_token_id = None
+    model = build_model(mapping, config, torch.device("cpu"), torch.float32, seed=1)
+    if not ours:
+        model.set_attn_implementation("eager")
+    return model
+
+
+class KeepingRunner:
+    """A runner that keeps the logits of every sampled token, by request."""
+
+    def __init__(self, runner: TorchModelRunner, tamper: Callable[[TorchModelRunner, Batch], None] | None) -> None:
+        self.runner, self.tamper = runner, tamper
+        runner.keep_logits = True
+        self.logits: dict[int, list[torch.Tensor]] = {}
+
+    def execute(self, batch: Batch) -> StepResult:
+        if self.tamper:
+            self.tamper(self.runner, batch)
+        result = self.runner.execute(batch)
+        due = [seq for seq in batch.seqs if seq.stored == seq.num_tokens]
+        for seq, row in zip(due, self.runner.logits if due else [], strict=True):
+            self.logits.setdefault(seq.request.id, []).append(row.clone())
+        return result
+
+
+def serve(name: str, allocator: Allocator, make_scheduler: Callable[[Allocator], Scheduler],
+          served: list[Request] | None = None, kernels: str = "auto",
+          tamper: Callable[[TorchModelRunner, Batch], None] | None = None) -> dict[int, Any]:  # fmt: skip
+    """Serve `served` and give {id: namespace(tokens, logits, preemptions)}; the pool starts full of NaN."""
+    model = model_of(name)
+    shape = shape_of(model.config)
+    checked = Checked(allocator)
+    kv = torch.full((shape.num_layers, 2, allocator.capacity + 1, shape.num_kv_heads, shape.head_dim), float("nan"))
+    backend = backend_for("cpu", torch.float32, kernels)
+    runner = KeepingRunner(TorchModelRunner(model, kv, checked, backend, lambda r: np.array(r.token_ids)), tamper)
+    recorder = Recorder()
+    workload = SimpleNamespace(requests=served or requests(), concurrency=None)
+    replay(workload, make_scheduler(checked), runner, MeasuredClock(), recorder)
+    finished: dict[int, Sequence] = recorder.sequences
+    return {
+        i: SimpleNamespace(tokens=seq.outputs, logits=torch.stack(runner.logits[i]), preemptions=seq.preemptions)
+        for i, seq in sorted(finished.items())
+    }
+
+
+@lru_cache
+def expected(name: str) -> dict[int, Any]:
+    """What `generate` answers, and the logits of one plain forward pass over prompt and answer."""
+    model = model_of(name, ours=False)
+    answers = {}
+    for request in requests():
+        prompt = torch.tensor(request.token_ids).unsqueeze(0)
+        with torch.inference_mode():
+            whole = model.generate(
+                prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=request.output_len,
+                min_new_tokens=request.output_len, do_sample=False, pad_token_id=0,
+            )  # fmt: skip
+            logits = model(whole).logits[0, request.prompt_len - 1 : -1]
+        answers[request.id] = SimpleNamespace(tokens=whole[0, request.prompt_len :].tolist(), logits=logits)
+    return answers
+
+
+def difference(served: dict[int, Any], wanted: dict[int, Any]) -> float:
+    """The largest difference of any logit; infinite where a token differs."""
+    worst = 0.0
+    for i, answer in wanted.items():
+        if served[i].tokens != answer.tokens:
+            return float("inf")
+        worst = max(worst, float((served[i].logits - answer.logits).abs().max()))
+    return worst

@@ -1,0 +1,194 @@
+"""Static batching."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from allocators.base import Allocator
+from allocators.checker import Checked
+from allocators.contiguous import Contiguous
+from allocators.paged import Paged
+from schedulers.base import Scheduler
+from schedulers.request import Batch, Request
+from schedulers.reservation import Reservation, max_model_len, on_demand
+from schedulers.static import Static
+from tests.conformance.scheduler import SchedulerConformance, finish
+
+
+class TestStatic(SchedulerConformance):
+    closed_batches = True
+
+    def make(self, allocator: Allocator, reservation: Reservation, **limits: Any) -> Scheduler:
+        return Static(allocator, reservation, **limits)
+
+
+class TestStaticThatDropsFinishedLanes(SchedulerConformance):
+    closed_batches = True
+
+    def make(self, allocator: Allocator, reservation: Reservation, **limits: Any) -> Scheduler:
+        return Static(allocator, reservation, compute_finished=False, **limits)
+
+
+class TestStaticThatWaits(SchedulerConformance):
+    closed_batches = True
+
+    def make(self, allocator: Allocator, reservation: Reservation, **limits: Any) -> Scheduler:
+        return Static(allocator, reservation, max_wait_s=30e-9, **limits)
+
+
+LATER = 9  # id of a request that arrives while a batch runs
+
+
+def paged(blocks: int, *requests: tuple[int, int], **limits: Any) -> Static:
+    """A scheduler over `blocks` blocks of 4 slots, with waiting requests of (prompt, output) tokens."""
+    limits = {"max_model_len": 100, "watermark": 0.0} | limits
+    allocator: Any = Checked(Paged(blocks * 4, 100, block_size=4))
+    scheduler = Static(allocator, on_demand, **limits)
+    add(scheduler, *requests)
+    return scheduler
+
+
+def add(scheduler: Scheduler, *requests: tuple[int, int], arrival_ns: int = 0, first: int = 0) -> None:
+    for number, (prompt, output) in enumerate(requests, start=first):
+        assert scheduler.add(Request(number, arrival_ns, prompt, output)) is None
+
+
+def step(scheduler: Scheduler, now: int = 0) -> Batch:
+    batch = scheduler.schedule(now)
+    scheduler.complete(batch, None)
+    return batch
+
+
+def ids(seqs: Any) -> list[int]:
+    return [seq.request.id for seq in seqs]
+
+
+def test_four_lanes_of_40_50_300_and_500_tokens_are_useful_44_5_percent_of_the_time() -> None:
+    """A gauge of busy lanes would read 100 %: all four lanes are computed until the longest is over."""
+    scheduler = Static(Contiguous(4 * 600, 600), max_model_len, max_model_len=600)
+    add(scheduler, (10, 40), (10, 50), (10, 300), (10, 500))
+    batches = finish(scheduler)
+    computed = [len(batch.seqs) + len(batch.idle) for batch in batches]
+    assert computed == [4] * 500
+    assert sum(len(batch.seqs) for batch in batches) / sum(computed) == 0.445
+
+
+def test_finished_lanes_are_not_computed_where_a_server_can_drop_them() -> None:
+    batches = finish(paged(20, (4, 2), (4, 5), compute_finished=False))
+    assert not any(batch.idle for batch in batches)
+
+
+def test_nobody_joins_until_the_longest_is_over() -> None:
+    scheduler = paged(20, (4, 2), (4, 6))
+    step(scheduler)
+    add(scheduler, (4, 1), first=LATER)
+    joined = [ids(batch.admitted) for batch in finish(scheduler)]
+    assert joined == [[], [], [], [], [], [LATER]]
+
+
+def test_finished_lanes_hold_their_slots_until_the_longest_is_over() -> None:
+    scheduler = paged(20, (4, 2), (4, 5))
+    held = []
+    for _ in range(5):
+        scheduler.schedule(0)  # the books hold for the step
+        held.append(scheduler.allocator.memory().finished_held)
+        scheduler.complete(Batch(seqs=list(scheduler.running)), None)
+    assert held == [0, 0, 8, 8, 8]
+    assert scheduler.allocator.memory().free == 80
+
+
+def test_the_earliest_arrivals_make_the_batch() -> None:
+    assert ids(step(paged(20, (4, 2), (4, 2), (4, 2), max_num_seqs=2)).admitted) == [0, 1]
+
+
+def test_memory_limits_the_batch() -> None:
+    batch = step(paged(3, (8, 2), (8, 2)))
+    assert ids(batch.admitted) == [0]
+    assert batch.blocked is not None
+
+
+def test_a_batch_larger_than_the_token_budget_is_prefilled_in_several_steps_and_then_decodes_together() -> None:
+    batches = finish(paged(20, (6, 3), (5, 3), max_num_batched_tokens=10))
+    assert [list(zip(ids(batch.seqs), batch.counts, strict=True)) for batch in batches] == [
+        [(0, 6)],
+        [(1, 5)],
+        [(0, 1), (1, 1)],
+        [(0, 1), (1, 1)],
+    ]
+
+
+def test_a_chunked_prompt_gives_its_first_token_with_its_last_chunk() -> None:
+    scheduler = paged(20, (5, 2), max_num_batched_tokens=2, chunked_prefill=True)
+    produced = []
+    for _ in range(4):
+        batch = scheduler.schedule(0)
+        produced.append((batch.counts, len(scheduler.complete(batch, None)[0])))
+    assert produced == [([2], 0), ([2], 0), ([1], 1), ([1], 1)]
+
+
+def test_when_a_lane_can_not_grow_the_last_admitted_is_preempted() -> None:
+    scheduler = paged(3, (4, 3), (4, 3), (4, 3))
+    step(scheduler)
+    batch = step(scheduler)
+    assert ids(batch.preempted) == [2, 1]
+    assert ids(batch.seqs) == [0]
+
+
+def test_preempted_lanes_lead_the_next_batch_in_their_old_order() -> None:
+    scheduler = paged(3, (4, 3), (4, 3), (4, 3))
+    step(scheduler)
+    add(scheduler, (4, 1), first=LATER)
+    batches = finish(scheduler)
+    assert [ids(batch.admitted) for batch in batches if batch.admitted] == [[1], [2, LATER]]
+
+
+def test_the_only_live_lane_ends_the_batch_and_leads_the_next_with_its_slots_kept() -> None:
+    """The finished lane holds the block that the other one needs."""
+    scheduler = paged(3, (4, 1), (8, 5))
+    step(scheduler)
+    add(scheduler, (1, 4), first=LATER)
+    (lane,) = scheduler.running
+    batch = step(scheduler)
+    assert (lane.preemptions, lane.stored, lane.row >= 0) == (0, 9, True)
+    assert scheduler.held == []
+    assert ids(batch.preempted) == []
+    assert scheduler.running[0] is lane
+
+
+def test_the_queue_joins_the_batch_that_a_lone_lane_leads() -> None:
+    scheduler = paged(4, (8, 1), (8, 4))
+    step(scheduler)
+    add(scheduler, (4, 1), first=LATER)
+    batch = step(scheduler)
+    assert ids(batch.admitted) == [LATER]
+    assert ids(scheduler.running) == [1, LATER]
+
+
+def test_a_batch_starts_at_once_by_default() -> None:
+    assert ids(paged(20, (4, 2)).schedule(0).seqs) == [0]
+
+
+def test_a_batch_waits_for_more_arrivals_at_most_so_long() -> None:
+    scheduler = paged(20, max_wait_s=1e-6)
+    add(scheduler, (4, 2), arrival_ns=500)
+    assert (scheduler.schedule(500).seqs, scheduler.wake_at()) == ([], 1500)
+    assert (scheduler.schedule(1499).seqs, scheduler.wake_at()) == ([], 1500)
+    assert (ids(scheduler.schedule(1500).seqs), scheduler.wake_at()) == ([0], None)
+
+
+def test_a_full_batch_does_not_wait() -> None:
+    scheduler = paged(20, (4, 2), (4, 2), max_num_seqs=2, max_wait_s=1.0)
+    assert len(scheduler.schedule(0).seqs) == 2
+
+
+def test_an_empty_queue_is_not_waited_for() -> None:
+    scheduler = paged(20, max_wait_s=1.0)
+    assert (scheduler.schedule(0).seqs, scheduler.wake_at()) == ([], None)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan")])
+def test_a_wait_without_end_is_an_error(seconds: float) -> None:
+    with pytest.raises(ValueError, match="max_wait_s"):
+        paged(20, max_wait_s=seconds)
