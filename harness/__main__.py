@@ -1,4 +1,4 @@
-"""`python -m harness`: run one job, or the sweep of an experiment. `python -m harness inspect FILE` describes a trace."""
+"""`python -m harness` runs a job, or the sweep of an experiment; `python -m harness inspect FILE` describes a trace."""
 
 from __future__ import annotations
 
@@ -54,6 +54,9 @@ def main() -> None:
 
             with explained(EXPERIMENTS):
                 run()
+            from harness.sweep import report
+
+            FAILED.extend([Path()] * report())
     except HarnessError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -63,7 +66,7 @@ def main() -> None:
         print("interrupted; reporting what is finished", file=sys.stderr)
         report()
         sys.exit(130)
-    if FAILED or ("harness.sweep" in sys.modules and sys.modules["harness.sweep"].Report.unfinished):
+    if FAILED:
         sys.exit(1)
 
 

@@ -78,6 +78,6 @@ def _keys(experiments: Path) -> list[str]:
 
 def _dotted(config: object, prefix: str = "") -> Iterator[str]:
     if isinstance(config, DictConfig):
-        for key in config:
+        for key in map(str, config):
             yield f"{prefix}{key}"
             yield from _dotted(config._get_node(key), f"{prefix}{key}.")

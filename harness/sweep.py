@@ -1,4 +1,7 @@
-"""Around a sweep: what is planned is written down before, and what there is gets reported after, whatever failed."""
+"""Around a sweep: what is planned is written down before, and what there is gets reported after, whatever failed.
+
+The report is no callback: Hydra turns what a callback raises into a warning.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,18 @@ from omegaconf import DictConfig
 from harness.errors import HarnessError
 
 
-class Report(Callback):
-    """Hydra callback: `plan.json` before the first job, tables and figures after the last."""
+class Sweep(Callback):
+    """Hydra callback: writes `plan.json` before the first job and remembers the sweep under way."""
 
     folder: Path | None = None  # of the sweep under way in this process
     baseline: str | None = None
-    unfinished: int = 0
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         folder = Path(config.hydra.sweep.dir)
         folder.mkdir(parents=True, exist_ok=True)
         plan = [{"dir": str(n), "overrides": overrides} for n, overrides in enumerate(planned(config))]
         (folder / "plan.json").write_text(json.dumps(plan, indent=1) + "\n")
-        Report.folder, Report.baseline = folder, config.baseline
-
-    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        report()
+        Sweep.folder, Sweep.baseline = folder, config.baseline
 
 
 def planned(config: DictConfig) -> list[list[str]]:
@@ -47,18 +46,17 @@ def report() -> int:
     Raises:
         HarnessError: nothing of it can be read.
     """
-    if Report.folder is None:
+    if Sweep.folder is None:
         return 0
     from harness.build import build_scheduler
     from harness.report import report_sweep
 
-    folder, Report.folder = Report.folder, None
+    folder, Sweep.folder = Sweep.folder, None
     try:
-        table = report_sweep(folder, baseline=Report.baseline, build_scheduler=build_scheduler)
+        table = report_sweep(folder, baseline=Sweep.baseline, build_scheduler=build_scheduler)
     except OSError as error:
         raise HarnessError(f"the report of {folder} can't be written: {error}") from error
     unfinished = int((table["status"] != "finished").sum())
     if unfinished:
         print(f"{unfinished} of {len(table)} jobs did not finish: see {folder}/comparison.csv", file=sys.stderr)
-    Report.unfinished = unfinished
     return unfinished

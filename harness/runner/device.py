@@ -64,7 +64,7 @@ class Device:
         )
 
     def _taken_at_peak(self, cfg: DictConfig) -> int:
-        """Bytes in use at the peak of the largest step: a prompt of `max_num_batched_tokens` over a tiny pool."""
+        """Bytes in use at the peak of the largest step: a prompt of `max_num_batched_tokens` in a tiny pool."""
         tokens = min(cfg.scheduler.max_num_batched_tokens, max(cfg.max_model_len, 1))
         pieces = -(-cfg.scheduler.max_num_batched_tokens // tokens)
         torch.cuda.empty_cache()
@@ -82,8 +82,8 @@ class Device:
 
 def open_device(cfg: DictConfig) -> Device:
     """The device, model and kernels of `cfg`; kept for the next job if that asks for the same."""
-    key = OmegaConf.to_yaml(OmegaConf.create({"model": cfg.model, "device": cfg.device, "seed": cfg.seed}), resolve=True)
-    return _open(key)
+    wanted = OmegaConf.create({"model": cfg.model, "device": cfg.device, "seed": cfg.seed})
+    return _open(OmegaConf.to_yaml(wanted, resolve=True))
 
 
 @lru_cache(maxsize=1)
@@ -189,6 +189,7 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     return DTYPES[name]
 
 
+@torch.inference_mode()
 def _choose_threads(device: Device, wanted: int | str) -> dict[str, Any]:
     """Set the number of threads: as asked, or the faster of one and all, timed in turn on a decode step."""
     if wanted != "auto":
@@ -199,14 +200,14 @@ def _choose_threads(device: Device, wanted: int | str) -> dict[str, Any]:
         _set_threads(1)
         return {"threads": 1, "threads_reason": "one processor"}
     runner = device.runner(_Extent(512))
-    step, times = decode_of(16, 256), {1: [0.0], every: [0.0]}
-    for threads in [1, every] * 8:
-        _set_threads(threads)
-        with torch.inference_mode():
-            runner.forward(step)
+    step, times, end = decode_of(16, 256), {1: list[float](), every: list[float]()}, time.perf_counter() + 1.5
+    while time.perf_counter() < end or len(times[every]) < 5:
+        for threads in times:
+            _set_threads(threads)
+            runner.forward(step)  # the first one after a change wakes the threads
             start = time.perf_counter()
             runner.forward(step)
-        times[threads].append(time.perf_counter() - start)
+            times[threads].append(time.perf_counter() - start)
     medians = {threads: float(np.median(spent[1:])) * 1e3 for threads, spent in times.items()}
     best = min(medians, key=lambda threads: medians[threads])
     _set_threads(best)
@@ -218,4 +219,4 @@ def _set_threads(threads: int) -> None:
     import numba
 
     torch.set_num_threads(threads)
-    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]

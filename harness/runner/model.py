@@ -37,7 +37,8 @@ def read_config(model: Mapping[str, Any]) -> Any:
     """
     from transformers import AutoConfig
 
-    path, config = model.get("path"), model.get("config")
+    path: str | None = model.get("path")
+    config: Any = model.get("config")
     try:
         if path:
             return AutoConfig.from_pretrained(path)

@@ -25,8 +25,8 @@ def pool_slots(kv_slots: int | None, kv_bytes: int | None, gpu_memory_utilizatio
         kv_bytes = int(device_bytes * gpu_memory_utilization) - taken_bytes
         if kv_bytes < bytes_per_slot:
             raise HarnessError(
-                f"gpu_memory_utilization={gpu_memory_utilization} leaves no room for a KV pool: weights and activations "
-                f"take {taken_bytes / 2**30:.1f} of {device_bytes / 2**30:.1f} GiB"
+                f"gpu_memory_utilization={gpu_memory_utilization} leaves no room for a KV pool: weights and "
+                f"activations take {taken_bytes / 2**30:.1f} of {device_bytes / 2**30:.1f} GiB"
             )
     if kv_bytes is not None:
         if kv_bytes < bytes_per_slot:

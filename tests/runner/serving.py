@@ -1,4 +1,4 @@
-"""Serve a handful of requests for real and keep every logit; and what `transformers` itself says of the same prompts."""
+"""Serve a handful of requests and keep every logit; and what `transformers` itself says of the same prompts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def requests(count: int = 10, longest_prompt: int = 24, output: tuple[int, int] 
 def model_of(name: str, ours: bool = True) -> Any:
     """A tiny model with wide random weights (std 0.25), with our attention or with `transformers`' own."""
     torch.set_num_threads(1)
-    mapping = {"config": {**CONFIGS[name], "tie_word_embeddings": False, "vocab_size": VOCABULARY, "max_position_embeddings": 256}, "init_std": 0.25}
+    sizes = {"vocab_size": VOCABULARY, "max_position_embeddings": 256, "tie_word_embeddings": False}
+    mapping = {"config": CONFIGS[name] | sizes, "init_std": 0.25}
     config = read_config(mapping)
     config.eos_token_id = config.pad_token_id = None
     model = build_model(mapping, config, torch.device("cpu"), torch.float32, seed=1)
