@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import HarnessError
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FAILED: list[Path] = []  # folders of jobs that failed in this process
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
+OmegaConf.register_new_resolver("repository", lambda: str(EXPERIMENTS.parent), replace=True)
 
 
 @hydra.main(version_base="1.3", config_path=str(EXPERIMENTS), config_name="config")

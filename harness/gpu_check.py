@@ -1,0 +1,104 @@
+"""Is everything right on this GPU, and how fast? `python -m harness.gpu_check --out DIR [--quick]`: under 8 minutes.
+
+Writes one folder: kernels against float64, bandwidth and moves (`kernels_*.csv`), the headline experiment on a model of
+the shape of Llama-3.1-8B with 90 % of the GPU's memory (`headline/`), utilisation, memory and power by NVML (in its
+`comparison.csv`), and `check.json`. Needs no network. `--quick` does the same in tiny on whatever is there, a CPU too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+
+from harness.__main__ import EXPERIMENTS
+from harness.build import build_scheduler
+from harness.environment import environment
+from harness.job import run_job
+
+ROWS = ("vllm", "continuous_contiguous", "static_contiguous", "static_paged")
+FULL = ("model=llama_8b", "device=cuda", "gpu_memory_utilization=0.9", "workload.num_requests=2048",
+        "scheduler.max_num_seqs=2048", "scheduler.max_num_batched_tokens=8192")  # fmt: skip
+QUICK = ("kv_slots=1024", "max_model_len=256", "workload.num_requests=16", "workload.fit=scale",
+         "scheduler.max_num_seqs=64", "device.threads=1")  # fmt: skip
+BIG = ("steps.csv", "workload.jsonl", "requests.csv")  # too large to keep with the code
+
+
+def main() -> None:
+    """The command line; exit code 1 when a part failed. What was done is written in any case."""
+    parser = argparse.ArgumentParser(prog="python -m harness.gpu_check", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: a dry run")
+    parser.add_argument(
+        "--seconds", type=float, default=400, help="start no further headline row after so many seconds"
+    )
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    check: dict[str, Any] = {"quick": options.quick, "environment": environment(), "parts": {}}
+
+    def part(name: str, work: Callable[[], Any]) -> None:
+        begun = time.perf_counter()
+        try:
+            check["parts"][name] = {"ok": True, "found": work()}
+        except Exception as error:
+            traceback.print_exc()
+            check["parts"][name] = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+        check["parts"][name]["seconds"] = round(time.perf_counter() - begun, 1)
+        text = json.dumps(check, indent=1, default=str)
+        (options.out / "check.json").write_text(text + "\n")
+
+    part("kernels", lambda: _kernels(options.out, options.quick))
+    part("headline", lambda: _headline(options.out / "headline", options.quick, started + options.seconds))
+    for name, found in check["parts"].items():
+        print(f"{name}: {'ok' if found['ok'] else found['error']} in {found['seconds']} s")
+    print(f"written to {options.out} in {time.perf_counter() - started:.0f} s")
+    sys.exit(0 if all(found["ok"] for found in check["parts"].values()) else 1)
+
+
+def _kernels(out: Path, quick: bool) -> dict[str, Any]:
+    import torch
+
+    from kernels.gpu_check import run_kernel_check
+
+    found = run_kernel_check(out, quick, "cuda" if torch.cuda.is_available() else "cpu")
+    if not found["ok"]:
+        raise RuntimeError(f"a kernel is wrong: see {out}/kernels_correctness.csv")
+    return found
+
+
+def _headline(folder: Path, quick: bool, deadline: float) -> dict[str, Any]:
+    """The systems of the headline experiment one after another, the most telling first; then its report."""
+    from harness.report import report_sweep
+
+    settings = QUICK if quick else FULL
+    done = {}
+    for system in ROWS[:2] if quick else ROWS:
+        if time.perf_counter() > deadline:
+            done[system] = "not started: no time left"
+            continue
+        with initialize_config_dir(str(EXPERIMENTS), version_base="1.3"):
+            cfg = compose("config", overrides=[f"system={system}", *settings])
+        row = run_job(cfg, folder / system, [f"system={system}", *settings])
+        done[system] = row["error"] or f"{row['output_throughput']:.0f} output tokens/s"
+        print(f"{system}: {done[system]}", flush=True)
+    report_sweep(folder, baseline="static_contiguous", build_scheduler=build_scheduler)
+    failed = [system for system in ROWS if (folder / system / "traceback.txt").exists()]
+    for path in [path for name in BIG for path in folder.glob(f"*/{name}")]:
+        path.unlink()
+    for path in folder.glob("**/*.svg"):
+        path.unlink()
+    if failed:
+        raise RuntimeError(f"{', '.join(failed)} failed: see {folder}/{failed[0]}/traceback.txt")
+    return done
+
+
+if __name__ == "__main__":
+    main()
