@@ -14,10 +14,10 @@ KNOWN = {
 
 def parts(cfg: DictConfig) -> dict[str, str]:
     """allocator, reservation and scheduler as short names."""
-    allocator = _short(cfg.allocator._target_)
+    allocator = _short(cfg.allocator._target_).lower()
     fit = cfg.allocator.get("fit", "slab")
     return {
-        "allocator": allocator.lower() + (f"[{fit}]" if allocator == "Contiguous" and fit != "slab" else ""),
+        "allocator": f"{allocator}:{fit}" if allocator == "contiguous" and fit != "slab" else allocator,
         "reservation": _short(cfg.reservation._target_),
         "scheduler": _short(cfg.scheduler._target_).lower(),
     }

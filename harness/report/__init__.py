@@ -169,4 +169,5 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 def _console() -> Console:
     from rich.console import Console
 
-    return Console()
+    console = Console()
+    return console if console.is_terminal else Console(width=100)  # a pipe has no width of its own

@@ -89,5 +89,5 @@ def _title(done: pd.DataFrame, prefix: str) -> str:
     when = "" if prefix == "saturated_kv" else " (no request ever waited for memory)"
     if len(used) < 2 or used.iloc[-1] - used.iloc[0] < 1:
         return f"Where does the KV cache memory go? {used.iloc[-1]:.0f} % of it holds tokens in use{when}"
-    return (f"{used.index[-1]} fills {used.iloc[-1]:.0f} % of the KV cache memory with tokens in use{when}, "
+    return (f"{used.index[-1]} fills {used.iloc[-1]:.0f} % of the KV cache with tokens in use{when}, "
             f"{used.index[0]} {used.iloc[0]:.0f} %")  # fmt: skip

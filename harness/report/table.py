@@ -85,7 +85,7 @@ def print_job(table: pd.DataFrame, console: Console) -> None:
         if there:
             view.add_row(name, ", ".join(there) + f" {unit}")
     console.print(view)
-    for note in notes(table, aggregate(table)):
+    for note in notes(table, aggregate(table))[1:]:  # the first explains columns of the other table
         console.print(Text(note, style="dim"))
 
 
