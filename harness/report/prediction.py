@@ -35,8 +35,8 @@ class StepTimes(NamedTuple):
     Attributes:
         latency: the model of whole steps (schedule and complete included), fitted to four fifths of all of them.
         held_back_pct: median |relative error| of its step times on the other fifth, in percent.
-        base_ms, per_sequence_ms: a decode-only step takes base + per_sequence x lanes: the line through the median step
-            time of each batch size, weighted by its number of steps.
+        base_ms, per_sequence_ms, per_context_us: T(batch) of a step that only decodes, in ms, ms per lane and µs per
+            token of context that its lanes look back to.
         steps: how many steps were looked at.
     """
 
@@ -44,15 +44,24 @@ class StepTimes(NamedTuple):
     held_back_pct: float
     base_ms: float
     per_sequence_ms: float
+    per_context_us: float
     steps: int
 
     def sentence(self) -> str:
-        """``decode step ≈ 1.9 ms + 0.05 ms · sequences``."""
-        return f"decode step ≈ {self.base_ms:.3g} ms + {self.per_sequence_ms:.2g} ms · sequences"
+        """``decode step ≈ 1.9 ms + 0.05 ms · sequences + 0.3 µs · tokens of context``."""
+        return (
+            f"decode step ≈ {self.base_ms:.2g} ms + {self.per_sequence_ms:.2g} ms · sequences "
+            f"+ {self.per_context_us:.2g} µs · tokens of context"
+        )
+
+    def decode_ms(self, lanes: np.ndarray, context_per_lane: float) -> np.ndarray:
+        """``[n]``: T(batch) for batches of `lanes` sequences that each look back to `context_per_lane` tokens."""
+        return self.base_ms + lanes * (self.per_sequence_ms + self.per_context_us / 1e3 * context_per_lane)
 
     def to_dict(self) -> dict[str, Any]:
         """For `step_time.json`: coefficients in ns under the names of their features, what is absent as None."""
-        row = {"base_ms": self.base_ms, "per_sequence_ms": self.per_sequence_ms, "held_back_pct": self.held_back_pct}
+        keys = ("base_ms", "per_sequence_ms", "per_context_us", "held_back_pct")
+        row = {key: getattr(self, key) for key in keys}
         present = {key: value if np.isfinite(value) else None for key, value in row.items()}
         named = dict(zip(FEATURES, self.latency.coefficients, strict=True))
         return present | {"steps": self.steps, "coefficients_ns": named}
@@ -100,17 +109,10 @@ def fit_steps(steps: pd.DataFrame) -> StepTimes:
     factor = fitted["step_ms"].sum() * 1e6 / latency.predict(fitted).sum()
     latency = FittedLatency(tuple(factor * c for c in latency.coefficients))
     error = np.abs(latency.predict(other) / (other["step_ms"].to_numpy() * 1e6) - 1)
-    return StepTimes(latency, 100 * float(np.median(error)), *decode_line(steps), len(steps))
-
-
-def decode_line(steps: pd.DataFrame) -> tuple[float, float]:
-    """(base ms, ms per sequence) of the steps that only decode; the slope is 0 when all batches have one size."""
-    by_batch = steps[steps["prefill_tokens"] == 0].groupby("lanes")["step_ms"]
-    medians, weights = by_batch.median(), by_batch.size()
-    if len(medians) < 2:
-        return float(medians.iloc[0]) if len(medians) else float("nan"), 0.0
-    slope, base = np.polyfit(medians.index.to_numpy(float), medians.to_numpy(), 1, w=np.sqrt(weights.to_numpy()))
-    return float(base), float(slope)
+    per_step, per_lane, per_token = latency.coefficients[:3]
+    return StepTimes(
+        latency, 100 * float(np.median(error)), per_step / 1e6, per_lane / 1e6, per_token / 1e3, len(steps)
+    )
 
 
 def predict_jobs(folder: Path, build_scheduler: BuildScheduler | None = None,

@@ -1,4 +1,4 @@
-"""How long a decode step takes for a batch of a given size, with the line T = a + b x sequences."""
+"""How long a decode step takes for a batch of a given size, with T(batch) for short, middling and long contexts."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def draw(sweep: Sweep, steps: pd.DataFrame, times: StepTimes) -> Figure | None:
     ax = fig.subplots()
     rng = np.random.default_rng(0)
     lanes = np.array([0, decode["lanes"].max() * 1.03])
-    line = times.base_ms + times.per_sequence_ms * lanes
-    top = 1.1 * max(np.percentile(decode["step_ms"], 99.5), line[1])
+    top = 1.1 * np.percentile(decode["step_ms"], 99.8)
+    contexts = np.percentile(decode["context_tokens"] / decode["lanes"], [5, 50, 95])
     if len(style) > APART:
         ax.hexbin(decode["lanes"], decode["step_ms"], gridsize=70, bins="log", cmap="Blues", linewidths=0.1,
                   extent=(0, lanes[1], 0, top))  # fmt: skip
@@ -34,8 +34,9 @@ def draw(sweep: Sweep, steps: pd.DataFrame, times: StepTimes) -> Figure | None:
         jitter = rng.uniform(-0.3, 0.3, len(shown))  # batch sizes are whole numbers and would hide each other
         ax.scatter(shown["lanes"] + jitter, shown["step_ms"], s=5, alpha=0.25, linewidths=0, rasterized=True,
                    color=style[str(system)].color, label=system)  # fmt: skip
-    ax.plot(lanes, line, color="#222222", linewidth=1.6,
-            label=f"{times.base_ms:.3g} ms + {times.per_sequence_ms:.2g} ms × sequences")  # fmt: skip
+    for context, dashes in zip(contexts, (":", "-", "--"), strict=True):
+        ax.plot(lanes, times.decode_ms(lanes, context), color="#222222", linewidth=1.6, linestyle=dashes,
+                label=f"T(batch), {context:,.0f} tokens of context each")  # fmt: skip
     ax.set_xlim(0, lanes[1])
     ax.set_ylim(0, top)
     ax.set(xlabel="sequences computed in the step (finished lanes of a static batch included)",
@@ -46,10 +47,12 @@ def draw(sweep: Sweep, steps: pd.DataFrame, times: StepTimes) -> Figure | None:
         if handle is not None:
             handle.set_alpha(1)
     title = (
-        f"A decode step takes about {times.base_ms:.3g} ms plus {times.per_sequence_ms:.2g} ms for each sequence in it"
+        f"A decode step takes {times.base_ms:.2g} ms, {times.per_sequence_ms:.2g} ms a sequence "
+        f"and {times.per_context_us:.2g} µs a token of context"
     )
     caption = (
-        "Decode step: one token for each sequence, no prompts. The model of step time that simulations use was fitted "
+        "Decode step: one token for each sequence, no prompts. Lines: the fitted step time at the 5th, 50th and 95th "
+        "percentile of the contexts seen. The model of step time that simulations use was fitted "
         f"to four fifths of {times.steps:,} steps, with prompts, and misses the others by {times.held_back_pct:.1f} % "
         "(median)."
     )

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from harness.report import latency_cdf, report_job, report_sweep
 from harness.report.comparison import aggregate, comparison, read_jobs
-from harness.report.prediction import decode_line, fit_steps, pooled_steps, predict_jobs
+from harness.report.prediction import fit_steps, pooled_steps, predict_jobs
 from harness.report.sweep import Sweep
 from harness.report.two_by_two import two_by_two
 
@@ -80,10 +80,13 @@ def test_the_fit_keeps_the_total_when_step_times_are_noisy(seven: Path) -> None:
     strict(json.dumps(times.to_dict(), allow_nan=False))
 
 
-def test_the_decode_line_finds_base_and_slope(seven: Path) -> None:
-    base, slope = decode_line(pooled_steps(seven, read_jobs(seven)))
-    assert base == pytest.approx(LATENCY.coefficients[0] / 1e6, rel=0.02)
-    assert slope == pytest.approx(LATENCY.coefficients[1] / 1e6, rel=0.05)
+def test_the_decode_step_is_taken_apart_into_its_true_parts(seven: Path) -> None:
+    times = fit_steps(pooled_steps(seven, read_jobs(seven)))
+    step, lane, context = LATENCY.coefficients[:3]
+    assert times.base_ms == pytest.approx(step / 1e6, rel=0.02)
+    assert times.per_sequence_ms == pytest.approx(lane / 1e6, rel=0.05)
+    assert times.per_context_us == pytest.approx(context / 1e3, rel=0.05, abs=1e-3)
+    assert times.decode_ms(np.array([4.0]), 100)[0] == pytest.approx((step + 4 * lane + 400 * context) / 1e6, rel=0.05)
 
 
 # ---- the report ----------------------------------------------------------------------------------------------------
