@@ -39,10 +39,12 @@ def run(cfg: DictConfig) -> None:
         name = f"job {hydra_config.job.num}, {row['system']}" if sweep else "error"
         print(f"{name}: {row['error']}\n  details: {folder / 'traceback.txt'}", file=sys.stderr)
         FAILED.append(folder)
-    elif not sweep:
+    elif not sweep and cfg.task == "harness.job.serve":
         from harness.report import report_job
 
         report_job(folder)
+    elif not sweep:
+        print(f"written to {folder}")
 
 
 def main() -> None:

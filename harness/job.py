@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from harness.build import build_latency, build_scheduler
+from harness.build import build_latency, build_scheduler, locate
 from harness.clock import CLOCKS, Clock
 from harness.environment import environment
 from harness.errors import HarnessError
@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 
 def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
             progress: Callable[[int], Progress] | None = None) -> dict[str, Any]:  # fmt: skip
-    """Run one job and write its folder: config, environment, summary, requests and steps.
+    """Run one job (the function that `cfg.task` names) and write its folder: config, environment, summary, tables.
 
     A failure is written down as well (`status`, `error`, `traceback.txt`) and returned, not raised; only an interrupt
     passes on, after what there is has been written.
@@ -48,7 +48,8 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
     row |= {"overrides": list(overrides), "repeat": cfg.repeat, "seed": cfg.seed, "workload": cfg.workload.name}
     facts = environment()
     try:
-        row |= _run(cfg, folder, {o.partition("=")[0].lstrip("+~") for o in overrides}, facts, progress)
+        task = locate(cfg.task, "task")
+        row |= task(cfg, folder, {o.partition("=")[0].lstrip("+~") for o in overrides}, facts, progress)
     except BaseException as error:
         row["status"] = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         row["error"] = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
@@ -62,8 +63,17 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
     return row
 
 
-def _run(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
-         progress: Callable[[int], Progress] | None) -> dict[str, Any]:  # fmt: skip
+def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
+          progress: Callable[[int], Progress] | None) -> dict[str, Any]:  # fmt: skip
+    """The usual task: replay the workload and write its tables.
+
+    Args:
+        asked: dotted keys given on the command line.
+        facts: `environment.json`, to which the device adds its own.
+
+    Returns:
+        What `summary.json` says beside the names.
+    """
     started = time.perf_counter()
     workload = build_workload(OmegaConf.to_container(cfg.workload, resolve=True), cfg.max_model_len, cfg.seed)
     if cfg.device.kind == "simulated":
