@@ -3,7 +3,7 @@
 To write an allocator, subclass `Allocator` and write five methods, each about one sequence at a time:
 
     footprint(tokens)        slots that many tokens take in an empty pool, rounding included; None = never fits
-    place(holder, tokens)    find slots for a new sequence; slots taken, or None when there is no room
+    place(holder, tokens)    find slots for a new sequence; slots it then holds, or None when there is no room
     widen(holder, tokens)    make room for a sequence that outgrew its slots; more slots, or 0 when there is no room
     release(holder)          give all slots of a sequence back
     spans(holder)            the runs of slots a sequence holds, in token order (for the checker and for copies)
@@ -11,14 +11,17 @@ To write an allocator, subclass `Allocator` and write five methods, each about o
 and write where the sequence lies into its row of `tables` (`set_row`). Everything else, that is the ledger, groups that
 are admitted as a whole, refusals that change nothing, the books and the errors for a misuse, is done here.
 A call that answers "refused" has changed nothing.
+
+A placement that lets sequences share slots says three things more: `lookup` (what of a sequence is there already; its
+`place` then finds `holder.stored` set to that), `shared` (which of its slots others hold too) and `cached_spans`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -51,10 +54,33 @@ class Holder:
     final: int = 0
     finished: bool = False
 
+    def block_hashes(self, block_size: int, count: int) -> Sequence[Hashable]:
+        """What the first `count` full blocks of `block_size` tokens contain, for prefix reuse.
 
-@dataclass(frozen=True, slots=True)
+        Two are equal only if those blocks, and all before them, hold the same tokens. Fewer than `count` where the
+        rest is not known; none by default, so nothing is reused.
+        """
+        return ()
+
+
+class Hit(NamedTuple):
+    """What of a sequence lies in the pool before it is admitted, in tokens (= slots).
+
+    Attributes:
+        tokens: its leading tokens that need not be computed.
+        held: those of them in slots that some sequence holds now, so that taking them uses up no free slot.
+    """
+
+    tokens: int = 0
+    held: int = 0
+
+
+NO_HIT = Hit()
+
+
+@dataclass(slots=True)  # frozen, each one would cost a microsecond more
 class Ask:
-    """What a scheduler asks for at admission, in tokens (= slots) for each sequence of a group.
+    """What a scheduler asks for at admission, in tokens (= slots) for each sequence of a group. Nobody changes it.
 
     Attributes:
         tokens: room needed after this step, a prefix hit included.
@@ -62,7 +88,7 @@ class Ask:
         gate: tokens that must fit now although only `tokens` are taken (a chunked prompt); 0 = no gate.
         spare: slots that must stay free afterwards (the watermark), for the group.
         final: F, for the books only. An allocator must not decide by it.
-        content: token ids (or block hashes) for prefix reuse; None = nothing can be shared.
+        hit: what `Allocator.lookup` said a moment ago, if it is to be reused.
         count: sequences in the group.
     """
 
@@ -71,18 +97,18 @@ class Ask:
     gate: int = 0
     spare: int = 0
     final: int = 0
-    content: Any = None
+    hit: Hit = NO_HIT
     count: int = 1
 
     @property
     def need(self) -> int:
         """Tokens of room that each sequence must get now."""
-        return max(self.tokens, self.promise)
+        return self.tokens if self.tokens > self.promise else self.promise
 
     @property
     def slots(self) -> int:
         """Slots asked before any rounding: what a pool without fragmentation would have to hold free."""
-        return self.count * max(self.tokens, self.promise, self.gate) + self.spare
+        return self.count * (max(self.tokens, self.promise, self.gate) - self.hit.held) + self.spare
 
 
 class Move(NamedTuple):
@@ -108,11 +134,47 @@ class Books(NamedTuple):
     free: int
 
 
+class Growth(NamedTuple):
+    """Further steps of one token for each of some sequences.
+
+    Attributes:
+        rounds: how many were granted.
+        shifts: (round, and what from it on is added to each of the first six columns of the books), by round. Besides,
+            each round turns one slot a sequence from `reserved` into `used`.
+    """
+
+    rounds: int
+    shifts: list[tuple[int, ...]]
+
+    def books(self, before: Books, lanes: int, asked: int | None = None) -> list[Books]:
+        """The books of each round, from those before the first, while the queue's head was refused `asked` slots."""
+        told, capacity, columns = [], sum(before), list(before[:6])
+        for done in range(self.rounds):
+            columns[0] += lanes
+            columns[2] -= lanes
+            for _, *shift in (shift for shift in self.shifts if shift[0] == done):
+                columns = [old + more for old, more in zip(columns, shift, strict=True)]
+            told.append(Books._make([*columns, *_unheld(capacity - sum(columns[:5]), columns[5], asked)]))
+        return told
+
+
+def _unheld(unheld: int, cached: int, asked: int | None) -> tuple[int, int, int]:
+    """(fragmented, short, free): what no sequence holds, while the queue's head was refused `asked` slots."""
+    free = unheld - cached
+    return (0, 0, free) if asked is None else (free, 0, 0) if unheld >= asked else (0, free, 0)
+
+
 def split(holder: Holder) -> tuple[int, int, int, int]:
     """(used, reserved, over_reserved, rounding) of what a live sequence holds, each slot in the first that applies."""
-    held, used = holder.held, holder.stored
-    true_end = max(used, min(held, holder.final))
-    promised_end = max(true_end, min(held, holder.promise))
+    held, used, true_end, promised_end = holder.held, holder.stored, holder.final, holder.promise
+    if true_end > held:
+        true_end = held
+    if true_end < used:
+        true_end = used
+    if promised_end > held:
+        promised_end = held
+    if promised_end < true_end:
+        promised_end = true_end
     return used, true_end - used, promised_end - true_end, held - promised_end
 
 
@@ -155,7 +217,10 @@ class Allocator(ABC):
 
     @abstractmethod
     def place(self, holder: Holder, tokens: int) -> int | None:
-        """Take slots for a new sequence with room for `tokens`; how many were taken, or None (nothing changed)."""
+        """Give a new sequence room for `tokens`; the slots it then holds, or None (refused, nothing changed).
+
+        `holder.stored` of the tokens are there already, as `lookup` said: 0 unless this placement shares slots.
+        """
 
     def widen(self, holder: Holder, tokens: int) -> int:
         """Give a placed sequence room for `tokens` in all; slots added, or 0 (refused, nothing changed)."""
@@ -171,35 +236,44 @@ class Allocator(ABC):
 
     # ---- what schedulers call --------------------------------------------------------------------------------------
 
+    def lookup(self, holder: Holder, most: int) -> Hit:
+        """How many of the first `most` tokens of a sequence could be reused if it were admitted now."""
+        return NO_HIT
+
     def admit(self, seqs: Sequence[Holder], ask: Ask) -> int | None:
         """Admit a whole group or nothing.
 
         Returns:
-            Tokens already present (a prefix hit), or None when refused.
+            Tokens already present (`ask.hit.tokens`, which each sequence then has stored), or None when refused.
 
         Raises:
-            AllocatorError: a sequence of the group is admitted already, or asks for no token or past `max_model_len`.
+            AllocatorError: a sequence of the group is admitted already or listed twice, asks for no token or past
+                `max_model_len`, the group is not of `ask.count`, a hit is claimed that is not there, or the placement
+                answers something that is no number of slots.
         """
-        for holder in seqs:
-            if holder.row >= 0:
-                raise AllocatorError(f"{holder.name} is admitted already")
-            if not 0 < ask.need <= self.max_model_len:
-                raise AllocatorError(f"{holder.name} asks for {ask.need} tokens, not 1 to {self.max_model_len}")
-        gate = self.footprint(max(ask.need, ask.gate))
-        if gate is None or self.free_slots - ask.spare < gate * len(seqs):
+        need = ask.need
+        self._check(seqs, ask.count, need)
+        slots = self.footprint(ask.gate if ask.gate > need else need)
+        if slots is not None and type(slots) is not int:
+            raise AllocatorError(f"{type(self).__name__}.footprint must return slots or None, not {slots!r}")
+        if slots is None or self.free_slots - ask.spare < (slots - ask.hit.held) * ask.count:
             return None
         for i, holder in enumerate(seqs):
             holder.row = self._take_row()
-            taken = self.place(holder, ask.need)
-            if taken is None:
+            holder.stored = ask.hit.tokens
+            held = self.place(holder, need)
+            if held is None:
+                holder.stored = 0
                 self._drop_row(holder)
                 for placed in reversed(seqs[:i]):  # so that rows and slots lie in the order they lay before
                     self._close(placed)
                 return None
-            holder.held = holder.room = taken
+            if type(held) is not int or held < need:
+                raise AllocatorError(f"{type(self).__name__}.place must return {need} slots or more, not {held!r}")
+            holder.held = holder.room = held
             holder.promise, holder.final = ask.promise, ask.final
             self._enter(holder)
-        return 0
+        return ask.hit.tokens
 
     def grow(self, holder: Holder, tokens: int) -> int:
         """Room for `tokens` tokens in all. Skip the call while ``holder.room >= tokens``.
@@ -227,26 +301,40 @@ class Allocator(ABC):
             self._shift(before, split(holder))
         return holder.room if added else 0
 
-    def extend(self, seqs: Sequence[Holder], rounds: int) -> int:
-        """Rounds of one token for every sequence that can be granted, in order, as repeated `grow` calls would do."""
+    def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
+        """Up to `rounds` further steps of one token for every sequence: `grow` in order, then `commit`, each time.
+
+        Ends before the first step in which somebody is refused room (who asked before may have got it).
+        """
+        if all(seq.stored + rounds <= seq.room and seq.stored + rounds <= seq.final for seq in seqs):
+            self.commit(seqs, [rounds] * len(seqs))
+            return Growth(rounds, [])
+        ones, shifts, before = [1] * len(seqs), list[tuple[int, ...]](), self._books(None)
         for done in range(rounds):
-            for holder in seqs:
-                tokens = holder.stored + done + 1
-                if tokens > holder.room and not self.grow(holder, tokens):
-                    return done
-        return rounds
+            for seq in seqs:
+                if seq.stored >= seq.room and not self.grow(seq, seq.stored + 1):
+                    return Growth(done, shifts)
+            self.commit(seqs, ones)
+            after = self._books(None)
+            expected = before._replace(used=before.used + len(seqs), reserved=before.reserved - len(seqs))
+            shifts.append((done, *(new - old for new, old in zip(after[:6], expected, strict=False))))
+            before = after
+        return Growth(rounds, shifts)
 
     def commit(self, seqs: Sequence[Holder], counts: Sequence[int]) -> None:
-        """Once a step: `counts[i]` more tokens of `seqs[i]` are stored. Their room was granted before."""
-        within_final = 0
+        """`counts[i]` more tokens of `seqs[i]` are stored, those scheduled for this step included, each told once.
+
+        Their room was granted before. What is committed may be relied on by whatever is admitted next.
+        """
+        within_final = sum(counts)
         for holder, count in zip(seqs, counts, strict=True):
-            if holder.stored + count <= holder.final:
+            holder.stored += count
+            if holder.stored > holder.final:  # the end was not declared truly: recompute this sequence's columns
+                after = split(holder)
+                holder.stored -= count
+                self._shift(split(holder), after)
                 holder.stored += count
-                within_final += count
-            else:  # the end was not declared truly: recompute this sequence's columns
-                before = split(holder)
-                holder.stored += count
-                self._shift(before, split(holder))
+                within_final -= count
         self._used += within_final
         self._reserved -= within_final
 
@@ -272,9 +360,11 @@ class Allocator(ABC):
         elif holder.finished:
             raise AllocatorError(f"{holder.name} is held as finished already")
         else:
+            live, _ = self.shared(holder)
             self._leave(holder)
+            self._used += live
+            self._finished += holder.held - live
             holder.finished = True
-            self._finished += holder.held
 
     def swap(self, group: Sequence[Holder], to_host: bool) -> bool:
         """Move a whole group between the pool and the host, or nothing. Not supported unless an allocator says so."""
@@ -306,6 +396,17 @@ class Allocator(ABC):
         """Slots kept only for prefix reuse: evictable, and part of `unheld`."""
         return 0
 
+    def cached_spans(self) -> list[tuple[int, int]]:
+        """(first slot, slots) of each run kept only for prefix reuse (for the checker)."""
+        return []
+
+    def shared(self, holder: Holder) -> tuple[int, int]:
+        """Slots of `holder` that another live sequence holds too, and those that only finished ones hold beside it.
+
+        Tokens of `holder` are stored in all of them. The books count a shared slot once.
+        """
+        return 0, 0
+
     @property
     def unheld(self) -> int:
         """Slots that no sequence holds, wherever they lie (cached ones and the pool's remainder included)."""
@@ -318,26 +419,24 @@ class Allocator(ABC):
 
     def memory(self, blocked: Ask | None = None) -> Books:
         """The books now, in O(1). `blocked` is what the queue's head was refused for lack of memory."""
-        unheld, cached = self.unheld, self.cached_slots
-        free, fragmented, short = unheld - cached, 0, 0
-        if blocked is not None:
-            if unheld >= blocked.slots:
-                free, fragmented = 0, free
-            else:
-                free, short = 0, free
-        return Books(self._used, self._finished, self._reserved, self._over, self._rounding, cached,
-                     fragmented, short, free)  # fmt: skip
+        return self._books(blocked.slots if blocked else None)
 
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
     def set_row(self, holder: Holder, first: int, entries: Sequence[int] | int) -> None:
         """Write `entries` (blocks, or one start slot) into the sequence's row from column `first` on."""
-        row = self.tables[holder.row]
         if isinstance(entries, int):
-            row[first] = entries
+            self.tables[holder.row, first] = entries
         else:
-            row[first : first + len(entries)] = entries
+            self.tables[holder.row, first : first + len(entries)] = entries
         self._dirty.add(holder.row)
+
+    def _books(self, asked: int | None) -> Books:
+        """The books now, while the queue's head was refused `asked` slots (None = nobody was)."""
+        used, finished, reserved = self._used, self._finished, self._reserved
+        over, rounding, cached = self._over, self._rounding, self.cached_slots
+        unheld = self.capacity - used - finished - reserved - over - rounding
+        return Books(used, finished, reserved, over, rounding, cached, *_unheld(unheld, cached, asked))
 
     def _queue_copy(self, source: list[tuple[int, int]], target: list[tuple[int, int]], tokens: int) -> None:
         """Queue the copy of the first `tokens` slots of `source` onto `target`."""
@@ -354,9 +453,29 @@ class Allocator(ABC):
             there, there_left = there + length, there_left - length
             tokens -= length
 
+    def _check(self, seqs: Sequence[Holder], count: int, need: int) -> None:
+        """A group that may be asked for."""
+        for holder in seqs:
+            if holder.row >= 0:
+                raise AllocatorError(f"{holder.name} is admitted already")
+            if not 0 < need <= self.max_model_len:
+                raise AllocatorError(f"{holder.name} asks for {need} tokens, not 1 to {self.max_model_len}")
+        if len(seqs) != count:
+            names = ", ".join(holder.name for holder in seqs)
+            raise AllocatorError(f"{count} sequences are asked for, but given are {len(seqs)}: {names}")
+        if count > 1 and len(set(map(id, seqs))) < count:
+            twice = next(holder for i, holder in enumerate(seqs) if any(holder is other for other in seqs[:i]))
+            raise AllocatorError(f"{twice.name} is listed twice in a group")
+
     def _known(self, holder: Holder) -> None:
         if self._holders.get(holder.row) is not holder:
             raise AllocatorError(f"{holder.name} holds nothing here: freed twice, or never admitted")
+
+    def _sane(self, method: str, slots: object, least: int) -> None:
+        """Answer a subclass that returns garbage before the garbage reaches the ledger."""
+        if slots is not None and (isinstance(slots, bool) or not isinstance(slots, int) or slots < least):
+            told = f"{type(self).__name__}.{method} returned {slots!r}"
+            raise AllocatorError(f"{told} where at least {least} slots (a whole number) or None was due")
 
     def _take_row(self) -> int:
         if not self._free_rows:
@@ -370,6 +489,10 @@ class Allocator(ABC):
     def _enter(self, holder: Holder) -> None:
         self._holders[holder.row] = holder
         self._shift((0, 0, 0, 0), split(holder))
+        if holder.stored:  # a hit: what others hold too is in the books already
+            live, finished = self.shared(holder)
+            self._used -= live
+            self._finished -= finished
 
     def _leave(self, holder: Holder) -> None:
         self._shift(split(holder), (0, 0, 0, 0))
@@ -381,10 +504,13 @@ class Allocator(ABC):
         self._rounding += after[3] - before[3]
 
     def _close(self, holder: Holder) -> None:
+        live, finished = self.shared(holder)
         if holder.finished:
-            self._finished -= holder.held
+            self._finished -= holder.held - live - finished
         else:
             self._leave(holder)
+            self._used += live
+            self._finished += finished
         self.release(holder)
         del self._holders[holder.row]
         self._drop_row(holder)

@@ -31,8 +31,10 @@ class Buddy(Allocator):
 
     def place(self, holder: Holder, tokens: int) -> int | None:
         wanted = (tokens - 1).bit_length()
-        order = next((o for o in range(wanted, len(self._free)) if self._free[o]), None)
-        if order is None:
+        for order in range(wanted, len(self._free)):
+            if self._free[order]:
+                break
+        else:
             return None
         start = self._free[order].pop(0)
         while order > wanted:

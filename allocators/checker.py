@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from allocators.base import Allocator, Ask, Books, Holder
+from allocators.base import Allocator, Ask, Books, Growth, Hit, Holder
 
 COLUMNS = ("used", "finished_held", "reserved", "over_reserved", "rounding")
 
@@ -29,6 +29,13 @@ class Checked:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.allocator, name)
 
+    def lookup(self, holder: Holder, most: int) -> Hit:
+        before = self._snapshot()
+        hit = self.allocator.lookup(holder, most)
+        self._require(0 <= hit.held <= hit.tokens <= most, f"a lookup of {most} tokens of {holder.name} finds {hit}")
+        self._require(self._snapshot() == before, "a lookup changed something")
+        return hit
+
     def admit(self, seqs: Sequence[Holder], ask: Ask) -> int | None:
         before, empty = self._snapshot(), not self.holders
         hit = self.allocator.admit(seqs, ask)
@@ -39,9 +46,10 @@ class Checked:
             self._require(self._snapshot() == before, "a refused admit changed something")
             self._require(all(s.row < 0 and not s.held for s in seqs), "a refused admit left slots with its sequence")
             return None
-        self._require(isinstance(hit, int) and hit >= 0, f"admit must return tokens already present, got {hit!r}")
+        self._require(hit == ask.hit.tokens, f"admit must return the hit asked for, {ask.hit.tokens}, not {hit!r}")
         for seq in seqs:
             self.holders[seq] = None
+            self._require(seq.stored == hit, f"{seq.name} was admitted with {seq.stored} stored tokens, not {hit}")
             room = seq.room
             self._require(room >= ask.need, f"{seq.name} was admitted with room for {room} of {ask.need} tokens")
         if empty and seqs:
@@ -61,12 +69,18 @@ class Checked:
         self.check()
         return room
 
-    def extend(self, seqs: Sequence[Holder], rounds: int) -> int:
-        done = self.allocator.extend(seqs, rounds)
-        self._require(0 <= done <= rounds, f"extend granted {done} of {rounds} rounds")
-        self._require(all(seq.room >= seq.stored + done for seq in seqs), "extend granted rounds without room")
+    def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
+        before, books = [seq.stored for seq in seqs], self.allocator.memory()
+        growth = self.allocator.extend(seqs, rounds)
+        done = growth.rounds
+        self._require(done <= rounds, f"extend granted {done} of {rounds} rounds")
+        for seq, stored in zip(seqs, before, strict=True):
+            self._require(seq.stored == stored + done, f"extend left {seq.name} with {seq.stored} stored tokens")
+            self._require(seq.stored <= seq.room, f"{seq.name} stores {seq.stored} tokens in room for {seq.room}")
+        told = growth.books(books, len(seqs))
+        self._require(done < rounds or not told or told[-1] == self.allocator.memory(), "extend told other books")
         self.check()
-        return done
+        return growth
 
     def commit(self, seqs: Sequence[Holder], counts: Sequence[int]) -> None:
         before = [seq.stored for seq in seqs]
@@ -100,6 +114,8 @@ class Checked:
         for column, slots in zip(COLUMNS, naive, strict=True):
             told = getattr(books, column)
             self._require(told == slots, f"the books say {told} slots are {column}; counted one by one: {slots}")
+        cached = sum(length for _, length in self.allocator.cached_spans())
+        self._require(books.cached == cached, f"the books say {books.cached} slots are cached; there are {cached}")
         self._require(min(books) >= 0, f"a column of the books is negative: {books}")
         total = sum(books)
         self._require(total == self.capacity, f"the books sum to {total} slots, the pool has {self.capacity}")
@@ -150,11 +166,14 @@ class Checked:
             owners[slots] += 1
         shares = getattr(self.allocator, "shares", False)
         self._require(shares or not len(owners) or owners.max() <= 1, "a slot has two owners")
+        for start, length in self.allocator.cached_spans():
+            self._require(not owners[start : start + length].any(), "a slot is held and counted as cached")
         return np.bincount(column, minlength=len(COLUMNS) + 1)[: len(COLUMNS)].tolist()
 
     def _snapshot(self) -> Any:
         books = self.allocator.memory()
-        return books, self.allocator.free_slots, {seq: self.allocator.spans(seq) for seq in self.holders}
+        places = {seq: self.allocator.spans(seq) for seq in self.holders}
+        return books, self.allocator.free_slots, places, self.allocator.cached_spans()
 
     @staticmethod
     def _require(holds: bool, rule: str) -> None:

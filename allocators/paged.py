@@ -1,64 +1,177 @@
-"""Paged placement (PagedAttention): fixed-size blocks, a block table per sequence, growth on demand."""
+"""Paged placement (PagedAttention): fixed-size blocks, a block table per sequence, growth on demand, prefix reuse."""
 
 from __future__ import annotations
 
-from allocators.base import Allocator, Holder
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from allocators.base import NO_HIT, Allocator, AllocatorError, Growth, Hit, Holder
+from allocators.block_pool import BlockPool
 
 
 class Paged(Allocator):
     """Blocks of `block_size` slots; waste per sequence is less than one block.
 
-    The free list is a stack whose order is vLLM's (0.33, without prefix caching): first use hands out ascending ids, and
-    a freed sequence's last block is the first to be reused. The slots behind the last whole block stay free for ever.
+    Blocks are handed out and taken back in vLLM's order (see `BlockPool`). The slots behind the last whole block stay
+    free for ever.
+
+    With prefix caching, a block that is full of stored tokens can be found by its content, also after its sequences are
+    gone and until it is handed out for something else. It is found from `commit` on: tokens that are committed but not
+    computed yet may be relied on by whatever is computed in the same step or later.
 
     Args:
         block_size: slots in a block, a power of two from 1 to 256.
+        enable_prefix_caching: whether full blocks are kept and shared by their content (`Holder.block_hashes`).
+        freed_blocks: where freed blocks without content join the free list, `front` (vLLM 0.33) or `back` (0.16 to
+            0.20).
     """
 
     grows = True
 
-    def __init__(self, capacity: int, max_model_len: int, block_size: int = 16) -> None:
+    def __init__(self, capacity: int, max_model_len: int, block_size: int = 16, enable_prefix_caching: bool = False,
+                 freed_blocks: Literal["front", "back"] = "front") -> None:  # fmt: skip
         if type(block_size) is not int or block_size not in {1, 2, 4, 8, 16, 32, 64, 128, 256}:
             raise ValueError(f"block_size must be a power of two from 1 to 256, got {block_size!r}")
+        if freed_blocks not in ("front", "back"):
+            raise ValueError(f"freed_blocks must be front or back, got {freed_blocks!r}")
         self.block_size = block_size
         super().__init__(capacity, max_model_len)
+        self.shares = self.enable_prefix_caching = enable_prefix_caching
         self.num_blocks = capacity // block_size
-        self._free = list(range(self.num_blocks - 1, -1, -1))  # the end of the list is the front of the queue
+        self.pool = BlockPool(self.num_blocks, freed_to_back=freed_blocks == "back")
         self._blocks: dict[int, list[int]] = {}  # by row
+        self._registered: dict[int, int] = {}  # by row: leading blocks that can be found by their content
+        self._finished_holders: Counter[int] = Counter()  # by block: holders that are finished but not freed
 
     def footprint(self, tokens: int) -> int | None:
         blocks = -(-tokens // self.block_size)
         return blocks * self.block_size if blocks <= self.num_blocks else None
 
+    def lookup(self, holder: Holder, most: int) -> Hit:
+        if not self.enable_prefix_caching:
+            return NO_HIT
+        found = self._find(holder, most // self.block_size)
+        free = self.pool.count_free(found)
+        return Hit(len(found) * self.block_size, (len(found) - free) * self.block_size)
+
     def place(self, holder: Holder, tokens: int) -> int | None:
-        self._blocks[holder.row] = []
-        taken = self.widen(holder, tokens)
-        if not taken:
-            del self._blocks[holder.row]
-        return taken or None
+        hit = self._hit(holder) if holder.stored else []
+        pool, count = self.pool, -(-tokens // self.block_size) - len(hit)
+        if count + pool.count_free(hit) > pool.num_free:
+            return None
+        pool.take(hit)
+        blocks = hit + (pool.allocate(count) or [])
+        self._blocks[holder.row] = blocks
+        self._registered[holder.row] = len(hit)
+        self.set_row(holder, 0, blocks)
+        return len(blocks) * self.block_size
 
     def widen(self, holder: Holder, tokens: int) -> int:
-        blocks, free = self._blocks[holder.row], self._free
-        count = -(-tokens // self.block_size) - len(blocks)
-        if count > len(free):
+        blocks = self._blocks[holder.row]
+        new = self.pool.allocate(-(-tokens // self.block_size) - len(blocks))
+        if new is None:
             return 0
-        if count == 1:
-            block = free.pop()
-            self.set_row(holder, len(blocks), block)
+        self.set_row(holder, len(blocks), new[0] if len(new) == 1 else new)
+        blocks += new
+        return len(new) * self.block_size
+
+    def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
+        """In bulk: the blocks that growing round by round would take, in the same order."""
+        lanes, size = len(seqs), self.block_size
+        outgrown = [(left, i) for i, seq in enumerate(seqs) if (left := seq.room - seq.stored) < rounds]
+        if not outgrown or self.enable_prefix_caching or self.pool.shared:
+            return super().extend(seqs, rounds)
+        if min([seq.final - seq.stored for seq in seqs]) < rounds or any(seqs[i].promise for _, i in outgrown):
+            return super().extend(seqs, rounds)
+        wanted = sorted([at * lanes + i for left, i in outgrown for at in range(left, rounds, size)])
+        if len(wanted) > self.pool.num_free:
+            rounds = wanted[self.pool.num_free] // lanes
+            del wanted[self.pool.num_free :]
+        shifts, tables, rest = list[tuple[int, ...]](), self.tables, 0
+        for key, block in zip(wanted, (self.pool.allocate(len(wanted)) if wanted else None) or [], strict=True):
+            seq = seqs[key % lanes]
+            row, beyond = seq.row, seq.room + size - seq.final
+            rounding = 0 if beyond < 0 else beyond if beyond < size else size
+            shifts.append((key // lanes, 0, 0, size - rounding, 0, rounding, 0))
+            rest += rounding
+            blocks = self._blocks[row]
+            tables[row, len(blocks)] = block
             blocks.append(block)
-        else:
-            new = free[: -count - 1 : -1]
-            del free[-count:]
-            self.set_row(holder, len(blocks), new)
-            blocks += new
-        return count * self.block_size
+            self._dirty.add(row)
+            seq.held += size
+            seq.room += size
+        self._reserved += len(shifts) * size - rest
+        self._rounding += rest
+        self.commit(seqs, [rounds] * lanes)
+        return Growth(rounds, shifts)
 
     def release(self, holder: Holder) -> None:
-        self._free += self._blocks.pop(holder.row)
+        blocks = self._blocks.pop(holder.row)
+        del self._registered[holder.row]
+        if holder.finished and self.shares:
+            self._finished_holders.subtract(blocks)
+        self.pool.free(blocks)
 
     def spans(self, holder: Holder) -> list[tuple[int, int]]:
         return [(block * self.block_size, self.block_size) for block in self._blocks[holder.row]]
 
+    def commit(self, seqs: Sequence[Holder], counts: Sequence[int]) -> None:
+        super().commit(seqs, counts)
+        if self.enable_prefix_caching:
+            size, registered = self.block_size, self._registered
+            for holder in seqs:
+                if holder.stored >= (registered[holder.row] + 1) * size:
+                    self._register(holder, holder.stored // size)
+
+    def free(self, holder: Holder, hold: bool = False) -> None:
+        super().free(holder, hold)
+        if hold and self.shares:
+            self._finished_holders.update(self._blocks[holder.row])
+
     @property
     def free_slots(self) -> int:
-        return len(self._free) * self.block_size  # the remainder behind the last whole block is never handed out
+        return self.pool.num_free * self.block_size  # the remainder behind the last whole block is never handed out
+
+    @property
+    def cached_slots(self) -> int:
+        return self.pool.num_cached * self.block_size
+
+    def cached_spans(self) -> list[tuple[int, int]]:
+        return [(block * self.block_size, self.block_size) for block in self.pool.cached()]
+
+    def shared(self, holder: Holder) -> tuple[int, int]:
+        if not self.pool.shared:
+            return 0, 0
+        others, me = self.pool.shared, int(holder.finished)
+        blocks = [block for block in self._blocks[holder.row] if block in others]
+        finished = self._finished_holders
+        live = sum(others[block] > finished[block] - me for block in blocks) if finished else len(blocks)
+        return live * self.block_size, (len(blocks) - live) * self.block_size
+
+    def _find(self, holder: Holder, most: int) -> list[int]:
+        """The longest chain of at most `most` blocks in the pool that contain the beginning of `holder`."""
+        first, found = self.pool.first, []
+        for content in holder.block_hashes(self.block_size, most):
+            block = first.get(content)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def _hit(self, holder: Holder) -> list[int]:
+        """The blocks of the hit that an admission claims."""
+        count, rest = divmod(holder.stored, self.block_size)
+        found = self._find(holder, count) if self.enable_prefix_caching else []
+        if rest or len(found) < count:
+            raise AllocatorError(
+                f"{holder.name} claims a prefix hit of {holder.stored} tokens; the pool holds "
+                f"{len(found) * self.block_size}"
+            )
+        return found
+
+    def _register(self, holder: Holder, full: int) -> None:
+        """Let the blocks of `holder` up to the `full`-th be found by their content, as far as it is known."""
+        start, hashes = self._registered[holder.row], holder.block_hashes(self.block_size, full)
+        self.pool.register(self._blocks[holder.row][start : len(hashes)], hashes[start:])
+        self._registered[holder.row] = len(hashes)

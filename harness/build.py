@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from hydra.utils import get_object, instantiate
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from allocators.base import Allocator
@@ -53,13 +53,6 @@ def build_scheduler(cfg: DictConfig, capacity: int, asked: Collection[str] = ())
     return _construct(
         cls, "scheduler", allocator=allocator, reservation=reservation, max_model_len=cfg.max_model_len, **arguments
     )
-
-
-def build_latency(cfg: DictConfig) -> Any:
-    """The latency model of a simulated device."""
-    if cfg.device.latency is None:
-        raise HarnessError("device.latency is null: a simulated device needs a latency model")
-    return instantiate(cfg.device.latency, _convert_="all")
 
 
 def locate(target: str, key: str) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from harness.build import build_latency, build_scheduler, locate
+from harness.build import build_scheduler, locate
 from harness.clock import CLOCKS, Clock
 from harness.environment import environment
 from harness.errors import HarnessError
@@ -21,6 +21,7 @@ from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.summary import goodput, summarize
 from harness.replayer import replay
+from harness.runner.latency.choose import choose_latency, simulated_slots
 from harness.runner.nvml import NvmlSampler
 from harness.runner.simulated import SimulatedModelRunner
 from harness.workload import Workload, build_workload, export
@@ -75,22 +76,26 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         What `summary.json` says beside the names.
     """
     started = time.perf_counter()
-    workload = build_workload(OmegaConf.to_container(cfg.workload, resolve=True), cfg.max_model_len, cfg.seed)
+    settings: Any = OmegaConf.to_container(cfg.workload, resolve=True)
+    workload = build_workload(settings, cfg.max_model_len, cfg.seed)
     if cfg.device.kind == "simulated":
-        capacity = cfg.kv_slots
+        capacity = simulated_slots(cfg)
         scheduler = build_scheduler(cfg, capacity, asked)
-        runner: Any = SimulatedModelRunner(build_latency(cfg))
+        runner: Any = SimulatedModelRunner(choose_latency(cfg), cfg.simulation.exact_steps)
         facts["device"] = "simulated"
     else:
         from harness.runner.device import open_device, warm_up
 
         device = open_device(cfg)
+        if cfg.max_model_len > device.shape.max_positions:
+            most = device.shape.max_positions
+            raise HarnessError(f"max_model_len={cfg.max_model_len}: model {cfg.model.name} has {most} positions")
         capacity = device.capacity(cfg)
         scheduler = build_scheduler(cfg, capacity, asked)
         runner = device.runner(scheduler.allocator)
         facts |= device.facts | warm_up(runner, cfg)
     facts["setup_s"] = time.perf_counter() - started
-    recorder = Recorder(folder / "steps.csv")
+    recorder = Recorder(folder / "steps.csv", keep=False)
     card = NvmlSampler() if facts["device"] not in ("cpu", "simulated") else None
     try:
         clock, on_progress = _clock(cfg), progress(len(workload.requests)) if progress else None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Protocol
 
 from harness.clock import Clock
 from harness.errors import HarnessError
+from harness.jump import NO_JUMP, can_jump, jump
 from harness.metrics.recorder import Recorder
 from harness.runner.base import Runner
 from schedulers.base import Scheduler
@@ -44,12 +47,11 @@ class Source:
             return self.pending[0].arrival_ns
         return None
 
-    def due(self, now: int) -> list[Request]:
-        requests = []
+    def due(self, now: int) -> Iterator[Request]:
+        """Those that have arrived by `now`; one that arrives because of what is done with these follows at once."""
         while self.pending and 0 <= self.pending[0].arrival_ns <= now:
-            requests.append(self.pending.popleft())
-        self.injected += len(requests)
-        return requests
+            self.injected += 1
+            yield self.pending.popleft()
 
     def over(self, count: int, now: int) -> None:
         """`count` requests are finished or rejected."""
@@ -71,30 +73,32 @@ def replay(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, clock: 
     """
     source = Source(workload)
     allocator = scheduler.allocator
+    jumping = can_jump(scheduler, runner)
     over = tokens = barren = 0
+    ends: list[int] = []  # of the steps of the last jump
     while True:
         for request in source.due(clock.now):
+            at = bisect_left(ends, request.arrival_ns)  # delivered at the end of the step in which it arrived
+            when = ends[at] if at < len(ends) else clock.now
             rejection = scheduler.add(request)
-            recorder.arrived(request, clock.now, rejection)
+            recorder.arrived(request, when, rejection)
             if rejection:
                 over += 1
-                source.over(1, clock.now)
+                source.over(1, when)
         start, mark = clock.now, clock.tick()
         batch = scheduler.schedule(start)
         schedule_ns = clock.charge(mark)
         queued = len(scheduler.waiting) + len(scheduler.running)
         if source.injected != over + queued:
             raise StalledError(f"{source.injected} requests arrived, {over} are over and {queued} are queued")
+        due = _next_event(source, scheduler, start)
         if not batch.seqs:
-            arrival, wake = source.next_at(), scheduler.wake_at()
-            due = [arrival] if arrival is not None else []
-            if wake is not None and wake > start:  # an earlier one has just passed without effect
-                due.append(wake)
-            if not due:
+            if due is None:
                 if queued or source.pending:
                     raise StalledError(_stalled(scheduler, source))
                 return
-            clock.wait_until(min(due))
+            clock.wait_until(due)
+            ends = []
             recorder.idle(start, clock.now, len(scheduler.waiting), allocator.memory(batch.blocked))
             continue
         recorder.scheduled(batch, start, len(scheduler.waiting), allocator.memory(batch.blocked))
@@ -106,14 +110,26 @@ def replay(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, clock: 
         result = runner.execute(batch)
         execute_ns = clock.charge(mark, result.ns)
         ready, mark = clock.now, clock.tick()
+        further = jump(scheduler, runner, batch, ready, due) if jumping else NO_JUMP
         produced, finished = scheduler.complete(batch, result.tokens)
         complete_ns = clock.charge(mark)
-        recorder.completed(batch, produced, finished, ready, (schedule_ns, execute_ns, complete_ns))
+        recorder.completed(batch, produced, finished, ready, (schedule_ns, execute_ns, complete_ns), further)
+        ends = list(accumulate(further.ns, initial=ready)) if further.ns else []
+        if ends:
+            clock.wait_until(ends[-1])
         over += len(finished)
-        tokens += len(produced)
+        tokens += len(produced) * (1 + len(further.ns))
         source.over(len(finished), clock.now)
         if on_progress:
             on_progress(over, tokens)
+
+
+def _next_event(source: Source, scheduler: Scheduler, now: int) -> int | None:
+    """When (ns) a request arrives or the scheduler wants to be woken; None = never."""
+    arrival, wake = source.next_at(), scheduler.wake_at()
+    if wake is None or wake <= now:  # an earlier one has just passed without effect
+        return arrival
+    return wake if arrival is None else min(arrival, wake)
 
 
 def _stalled(scheduler: Scheduler, source: Source) -> str:

@@ -22,13 +22,14 @@ class Sweep(Callback):
 
     folder: Path | None = None  # of the sweep under way in this process
     baseline: str | None = None
+    figure: str | None = None  # what its report draws
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         folder = Path(config.hydra.sweep.dir)
         folder.mkdir(parents=True, exist_ok=True)
         plan = [{"dir": str(n), "overrides": overrides} for n, overrides in enumerate(planned(config))]
         (folder / "plan.json").write_text(json.dumps(plan, indent=1) + "\n")
-        Sweep.folder, Sweep.baseline = folder, config.baseline
+        Sweep.folder, Sweep.baseline, Sweep.figure = folder, config.baseline, config.get("figure")
 
 
 def planned(config: DictConfig) -> list[list[str]]:
@@ -53,7 +54,7 @@ def report() -> int:
 
     folder, Sweep.folder = Sweep.folder, None
     try:
-        table = report_sweep(folder, baseline=Sweep.baseline, build_scheduler=build_scheduler)
+        table = report_sweep(folder, baseline=Sweep.baseline, build_scheduler=build_scheduler, figure=Sweep.figure)
     except OSError as error:
         raise HarnessError(f"the report of {folder} can't be written: {error}") from error
     unfinished = int((table["status"] != "finished").sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from schedulers.base import Scheduler
+from schedulers.base import Scheduler, decodes_next
 from schedulers.request import Batch
 
 
@@ -33,9 +33,31 @@ class Continuous(Scheduler):
             self._admit(batch, budget)
         return self.close(batch)
 
+    @property
+    def arrivals_matter(self) -> bool:
+        """A full batch takes nobody in, and first come, first served: nobody overtakes a head that was refused."""
+        return len(self.running) < self.max_num_seqs and not (self.waiting and self.policy == "fcfs")
+
+    def steady(self, batch: Batch) -> bool:
+        """All that runs is in the batch, and who waits was refused memory, or a place, and will be while both fill up.
+
+        Not so where a head waits for a prefix that others compute, or asks for more when there is more budget.
+        """
+        if batch.preempted or len(batch.seqs) < len(self.running):
+            return False
+        if self.chunked_prefill and not decodes_next(batch):
+            return False
+        if not self.waiting or len(self.running) >= self.max_num_seqs:
+            return True
+        if getattr(self.allocator, "shares", False) or (self.chunked_prefill and not self.reserve_full_isl):
+            return False
+        return batch.blocked is not None or batch.num_tokens == len(batch.seqs)
+
     def _run(self, batch: Batch, budget: int) -> int:
         """Give every running sequence its next tokens, preempting from the end when the pool is full."""
         seqs, counts, grow = batch.seqs, batch.counts, self.allocator.grow
+        if sum([seq.num_tokens - seq.stored for seq in self.running]) == len(self.running) <= budget:
+            return budget - self._decode(batch)
         for seq in list(self.running):
             if seq.row < 0:  # preempted, and so are all behind it
                 break
@@ -53,6 +75,17 @@ class Continuous(Scheduler):
             budget -= count
         return budget
 
+    def _decode(self, batch: Batch) -> int:
+        """The usual step of `_run`, in short: everybody has one token due. How many are in the batch."""
+        for seq in [seq for seq in self.running if seq.stored >= seq.room]:
+            while seq.row >= 0 and not self.allocator.grow(seq, seq.num_tokens):
+                self.preempt(self.running[-1], batch)
+        batch.seqs += self.running
+        batch.counts += [1] * len(batch.seqs)
+        self.allocator.commit(batch.seqs, batch.counts)  # no old work is among it for `Scheduler.commit` to count
+        batch.committed = len(batch.seqs)
+        return len(batch.seqs)
+
     def _run_prompts(self, batch: Batch, budget: int) -> int:
         """Continue the prompts that were begun in pieces; their room beyond the first chunk is still to be had."""
         for seq in self.running:
@@ -66,9 +99,8 @@ class Continuous(Scheduler):
 
     def _admit(self, batch: Batch, budget: int) -> None:
         while budget > 0 and self.waiting and len(self.running) < self.max_num_seqs:
+            self.commit(batch)  # so that it may share a prefix with what is computed in this step
             count = self.admit_head(batch, budget)
             if not count:
                 break
             budget -= count
-
-

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from allocators.base import Ask, Holder, Move
+from schedulers.content import Chain
 
 
 @dataclass(slots=True)
@@ -59,6 +62,8 @@ class Sequence(Holder):
         outputs: sampled tokens so far (left empty by a simulated runner).
         prompt: the prompt's token ids, set by a runner that needs them.
         computed_before: most tokens it had stored before a preemption; below it, work is done again.
+        cached_tokens: tokens it was spared by a prefix hit when it was first admitted.
+        chain: the keys of its first full blocks; None until somebody asks for them, and when it is finished.
         first_scheduled_ns, first_token_ns, last_token_ns: written by the recorder; -1 = not yet.
     """
 
@@ -71,6 +76,7 @@ class Sequence(Holder):
     recomputed: int = 0
     computed_before: int = 0
     cached_tokens: int = 0
+    chain: Chain | None = None
     first_scheduled_ns: int = -1
     first_token_ns: int = -1
     last_token_ns: int = -1
@@ -79,6 +85,49 @@ class Sequence(Holder):
     def done(self) -> bool:
         return self.num_tokens >= self.end_tokens
 
+    def block_hashes(self, block_size: int, count: int) -> Items[Hashable]:
+        """Keys of its first `count` full blocks; see `schedulers.content`. One block size per sequence."""
+        if self.chain is None:
+            self.chain = Chain()
+        keys = self.chain.keys
+        if len(keys) < count:
+            self.chain.extend(self.request, self.outputs, block_size, count)
+        return keys[:count]
+
+
+class Work(NamedTuple):
+    """What a step computes, in whole numbers: all that step times and the step table are made of.
+
+    Attributes:
+        decodes: sequences with one new token (the last token of a prompt in pieces is no different).
+        idle: finished lanes of a static batch, computed for nothing.
+        context: tokens that decodes and idle lanes look back to, the new ones included.
+        longest: the most tokens that any sequence or idle lane looks back to.
+        prompts: sequences with several new tokens.
+        prompt_tokens: their new tokens.
+        prompt_context: tokens stored of them after the step.
+        pairs: pairs of a new prompt token with a token it looks back to (n new ones over c: n * (c + n / 2)).
+    """
+
+    decodes: int
+    idle: int
+    context: int
+    longest: int
+    prompts: int
+    prompt_tokens: int
+    prompt_context: int
+    pairs: int
+
+    @property
+    def lanes(self) -> int:
+        return self.decodes + self.idle
+
+    def after(self, steps: int) -> Work:
+        """So many steps later, if every sequence goes on to decode: each has stored one more token in each step."""
+        decodes = self.decodes + self.prompts
+        context = self.context + self.prompt_context + steps * decodes
+        return Work(decodes, self.idle, context, self.longest + steps, 0, 0, 0, 0)
+
 
 @dataclass(slots=True)
 class Batch:
@@ -86,6 +135,7 @@ class Batch:
 
     Attributes:
         seqs, counts: the sequences in order and how many new tokens of each are computed; `seq.stored` includes them.
+        committed: how many of those the allocator knows of already (`Scheduler.commit`).
         idle: finished lanes of a static batch that are computed for nothing (they neither write nor grow).
         admitted, preempted: sequences that joined or lost their memory in this step.
         blocked: what the queue's head was refused for lack of memory, None when nothing was.
@@ -99,7 +149,34 @@ class Batch:
     preempted: list[Sequence] = field(default_factory=list)
     blocked: Ask | None = None
     moves: list[Move] = field(default_factory=list)
+    committed: int = 0
+
+    _work: Work | None = None
 
     @property
     def num_tokens(self) -> int:
         return sum(self.counts)
+
+    @property
+    def work(self) -> Work:
+        """The sums over its lanes, taken once (after `Scheduler.close`)."""
+        if self._work is None:
+            self._work = self._sums()
+        return self._work
+
+    def _sums(self) -> Work:
+        contexts = [seq.stored for seq in self.seqs]
+        longest, prompts = max(contexts, default=0), 0
+        prompt_tokens = prompt_context = pairs = 0
+        if sum(self.counts) > len(contexts):
+            for stored, count in zip(contexts, self.counts, strict=True):
+                if count > 1:
+                    prompts += 1
+                    prompt_tokens += count
+                    prompt_context += stored
+                    pairs += count * (2 * stored - count) // 2
+        context, decodes, idle = sum(contexts) - prompt_context, len(contexts) - prompts, len(self.idle)
+        if idle:
+            held = [seq.stored for seq in self.idle]
+            context, longest = context + sum(held), max(longest, *held)
+        return Work(decodes, idle, context, longest, prompts, prompt_tokens, prompt_context, pairs)  # fmt: skip

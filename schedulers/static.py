@@ -6,7 +6,7 @@ from collections.abc import Sequence as Items
 from typing import Any
 
 from allocators.base import AllocatorError
-from schedulers.base import Scheduler
+from schedulers.base import Scheduler, decodes_next
 from schedulers.request import Batch, Sequence
 
 
@@ -47,10 +47,21 @@ class Static(Scheduler):
     def wake_at(self) -> int | None:
         return self._wake
 
+    @property
+    def arrivals_matter(self) -> bool:
+        """Nobody joins a running batch."""
+        return not self.running
+
+    def steady(self, batch: Batch) -> bool:
+        """All lanes that live are in the batch, and it did not try to form a new one."""
+        same = len(batch.seqs) == len(self.running) and not (batch.preempted or batch.blocked)
+        return same and len(batch.idle) == len(self.held) * self.compute_finished and decodes_next(batch)
+
     def finish(self, finished: Items[Sequence]) -> None:
         """Hold finished lanes until all are; then the batch is over."""
         for seq in finished:
             self.allocator.free(seq, hold=True)
+            seq.chain = None
         self.held += finished
         self.running = [seq for seq in self.running if not seq.finished]
         if not self.running:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 EXACT = 200_000  # different gaps kept exactly; beyond, each is rounded to 4 significant digits (error <= 0.05 %)
@@ -16,13 +18,16 @@ class Gaps:
 
     def add(self, gap_ns: int, count: int = 1) -> None:
         """`count` tokens came `gap_ns` after their predecessors."""
-        if not self.exact:
-            gap_ns = _rounded(gap_ns)
-        self.counts[gap_ns] = self.counts.get(gap_ns, 0) + count
-        if self.exact and len(self.counts) > EXACT:
-            self.exact = False
-            exact, self.counts = self.counts, {}
-            for gap, number in exact.items():
+        self.add_each((gap_ns,), count)
+
+    def add_each(self, gaps_ns: Iterable[int], count: int) -> None:
+        """Each of `gaps_ns`, `count` times."""
+        counts = self.counts
+        for gap in gaps_ns if self.exact else map(_rounded, gaps_ns):
+            counts[gap] = counts.get(gap, 0) + count
+        if self.exact and len(counts) > EXACT:
+            self.exact, self.counts = False, {}
+            for gap, number in counts.items():
                 self.add(gap, number)
 
     def summary(self, percentiles: tuple[int, ...]) -> dict[str, float | None]:

@@ -2,33 +2,72 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as Items
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from allocators.base import Books
+from harness.jump import NO_JUMP, Jump
 from harness.metrics.gaps import Gaps
 from harness.metrics.steps import StepLog
 from schedulers.request import Batch, Rejection, Request, Sequence
 
 
+class Fate(NamedTuple):
+    """What became of a request that was scheduled; times in ns, -1 = never."""
+
+    id: int
+    done: int
+    first_scheduled_ns: int
+    first_token_ns: int
+    last_token_ns: int
+    produced: int
+    preemptions: int
+    recomputed_tokens: int
+    cached_tokens: int
+
+    @classmethod
+    def of(cls, seq: Sequence) -> Fate:
+        return cls(seq.request.id, seq.done, seq.first_scheduled_ns, seq.first_token_ns, seq.last_token_ns,
+                   seq.num_tokens - seq.request.prompt_len, seq.preemptions, seq.recomputed,
+                   seq.cached_tokens)  # fmt: skip
+
+
 class Recorder:
     """Collects the tables of one replay. Its time is not charged to a measured clock.
 
+    What it keeps of a request that is over are a few whole numbers in an array, so that a million of them fit.
+
     Args:
         steps_path: where `steps.csv` is written while the replay runs; None keeps sums only.
+        keep: keep the finished sequences too (`sequences`), for those who want their tokens.
+
+    Attributes:
+        sequences: by request id, those that were scheduled and are not over (with `keep`: all).
+        rejections: by request id, why.
     """
 
-    def __init__(self, steps_path: Path | None = None) -> None:
+    def __init__(self, steps_path: Path | None = None, keep: bool = True) -> None:
         self.steps = StepLog(steps_path)
         self.gaps = Gaps()
-        self.delivered: list[tuple[Request, int, str | None]] = []
         self.sequences: dict[int, Sequence] = {}
+        self.rejections: dict[int, str] = {}
+        self.keep = keep
+        self._delivered = array("q")  # id and time, one after the other
+        self._over = array("q")  # the fields of `Fate`, one after the other
         self._row: tuple[int, ...] = ()
         self._last_ready = -2  # when the step before ended; -1 is a sequence that has no token yet
 
     def arrived(self, request: Request, now: int, rejection: Rejection | None) -> None:
         """A request was handed to the scheduler at `now` (ns), late by `now - arrival`."""
-        self.delivered.append((request, now, rejection.reason if rejection else None))
+        self._delivered.extend((request.id, now))
+        if rejection:
+            self.rejections[request.id] = rejection.reason
+        else:
+            self.steps.joined(now)
 
     def scheduled(self, batch: Batch, start: int, waiting: int, books: Books) -> None:
         """A step is about to run; the books hold for it."""
@@ -36,25 +75,19 @@ class Recorder:
             if seq.first_scheduled_ns < 0:
                 seq.first_scheduled_ns = start
                 self.sequences[seq.request.id] = seq
-        context = prefill_tokens = attention = decodes = 0
-        for seq, count in zip(batch.seqs, batch.counts, strict=True):
-            context += seq.stored
-            if count == 1:
-                decodes += 1
-            else:
-                prefill_tokens += count
-                attention += count * (2 * seq.stored - count) // 2
-        for seq in batch.idle:
-            context += seq.stored
+        work = batch.work
         self._row = (
-            start, len(batch.seqs), decodes, len(batch.idle), prefill_tokens, context, attention, waiting,
-            len(batch.admitted), len(batch.preempted), batch.blocked is not None, *books,
+            start, len(batch.seqs), work.decodes, work.idle, work.prompt_tokens, work.context + work.prompt_context,
+            work.pairs, waiting, len(batch.admitted), len(batch.preempted), batch.blocked is not None, *books,
         )  # fmt: skip
 
     def completed(self, batch: Batch, produced: Items[Sequence], finished: Items[Sequence], ready: int,
-                  spent: tuple[int, int, int]) -> None:  # fmt: skip
-        """The step's tokens were there at `ready` (ns); `spent` = (schedule, execute, complete) in ns."""
-        previous, steady = self._last_ready, 0
+                  spent: tuple[int, int, int], further: Jump = NO_JUMP) -> None:  # fmt: skip
+        """The step's tokens were there at `ready` (ns); `spent` = (schedule, execute, complete) in ns.
+
+        After it, the same batch took the `further` steps, in the last of which `finished` finished.
+        """
+        previous, steady, last = self._last_ready, 0, ready + sum(further.ns)
         for seq in produced:
             if seq.last_token_ns == previous:
                 steady += 1
@@ -62,12 +95,28 @@ class Recorder:
                 seq.first_token_ns = ready
             else:
                 self.gaps.add(ready - seq.last_token_ns)
-            seq.last_token_ns = ready
+            seq.last_token_ns = last
         if steady:
             self.gaps.add(ready - previous, steady)
-        self._last_ready = ready
-        self.steps.append((*self._row, len(produced), len(finished), *spent, 0))
+        if further.ns:
+            self.gaps.add_each(further.ns, len(produced))
+        self._last_ready = last
+        self.steps.append((*self._row, len(produced), len(finished), *spent, 0), further)
+        for seq in finished:
+            self._over.extend(Fate.of(seq))
+            if not self.keep:
+                del self.sequences[seq.request.id]
 
     def idle(self, start: int, end: int, waiting: int, books: Books) -> None:
         """Nothing could run from `start` to `end` (ns)."""
         self.steps.append((start, 0, 0, 0, 0, 0, 0, waiting, 0, 0, 0, *books, 0, 0, 0, 0, 0, end - start))
+
+    def deliveries(self) -> np.ndarray:
+        """``[delivered, 2]`` int64: request id and when (ns) it was handed to the scheduler, in that order."""
+        return np.array(self._delivered, dtype=np.int64).reshape(-1, 2)
+
+    def fates(self) -> np.ndarray:
+        """``[scheduled, 9]`` int64: the `Fate` of every request that was ever scheduled, in no order."""
+        over = np.array(self._over, dtype=np.int64).reshape(-1, len(Fate._fields))
+        left = [Fate.of(seq) for seq in self.sequences.values() if not seq.done]
+        return np.concatenate([over, np.array(left, dtype=np.int64)]) if left else over

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from harness.metrics.recorder import Recorder
+from harness.metrics.recorder import Fate, Recorder
 from schedulers.request import Request
 
 COLUMNS = [
@@ -15,6 +15,8 @@ COLUMNS = [
     "prompt_tokens", "output_tokens", "max_tokens", "queueing_ms", "ttft_ms", "tpot_ms", "e2e_ms",
     "normalized_latency_s", "preemptions", "recomputed_tokens", "cached_tokens",
 ]  # fmt: skip
+STATUSES = ("finished", "rejected", "unfinished")
+COUNTS = ("preemptions", "recomputed_tokens", "cached_tokens")
 
 
 def request_table(recorder: Recorder, requests: Iterable[Request]) -> pd.DataFrame:
@@ -22,53 +24,51 @@ def request_table(recorder: Recorder, requests: Iterable[Request]) -> pd.DataFra
 
     `status` is finished, rejected (with the reason) or unfinished. Times count from the scheduled arrival.
     """
-    delivered = {request.id: (now, reason) for request, now, reason in recorder.delivered}
-    rows = []
-    for request in sorted(requests, key=lambda r: r.id):
-        now, reason = delivered.get(request.id, (None, None))
-        seq = recorder.sequences.get(request.id)
-        arrival = request.arrival_ns if now is not None else None
-        row: dict[str, object] = {
-            "id": request.id,
-            "status": "rejected" if reason else "finished" if seq and seq.done else "unfinished",
-            "reason": reason,
-            "arrival_s": _seconds(arrival),
-            "lateness_s": _seconds(now - arrival) if now is not None and arrival is not None else None,
-            "prompt_tokens": request.prompt_len,
-            "max_tokens": request.max_tokens,
-        }
-        if seq is not None and arrival is not None:
-            produced = seq.num_tokens - request.prompt_len
-            first, last = _present(seq.first_token_ns), _present(seq.last_token_ns)
-            row |= {
-                "first_scheduled_s": _seconds(seq.first_scheduled_ns),
-                "first_token_s": _seconds(first),
-                "last_token_s": _seconds(last),
-                "output_tokens": produced,
-                "queueing_ms": (seq.first_scheduled_ns - arrival) / 1e6,
-                "preemptions": seq.preemptions,
-                "recomputed_tokens": seq.recomputed,
-                "cached_tokens": seq.cached_tokens,
-            }
-            if first is not None and last is not None:
-                row["ttft_ms"] = (first - arrival) / 1e6
-                if seq.done:
-                    row["e2e_ms"] = (last - arrival) / 1e6
-                    row["normalized_latency_s"] = (last - arrival) / 1e9 / produced
-                    if produced > 1:
-                        row["tpot_ms"] = (last - first) / 1e6 / (produced - 1)
-        rows.append(row)
-    table = pd.DataFrame(rows, columns=COLUMNS)
-    whole = ["prompt_tokens", "output_tokens", "max_tokens", "preemptions", "recomputed_tokens", "cached_tokens"]
-    table[whole] = table[whole].astype("Int64")
-    floats = [name for name in COLUMNS if name.endswith(("_s", "_ms"))]
-    table[floats] = table[floats].astype(np.float64)
-    return table
+    known = [(r.id, r.arrival_ns, r.prompt_len, -1 if r.max_tokens is None else r.max_tokens) for r in requests]
+    facts = np.array(known, dtype=np.int64).reshape(-1, 4)
+    facts = facts[np.argsort(facts[:, 0], kind="stable")]
+    ids, arrival, prompt, cap = facts.T
+    deliveries = recorder.deliveries()
+    delivered = _aligned(ids, deliveries[:, 0], deliveries[:, 1:])[:, 0]
+    fate = dict(zip(Fate._fields, _aligned(ids, recorder.fates()[:, 0], recorder.fates()).T, strict=True))
+    came, scheduled = delivered >= 0, fate["id"] >= 0
+    done, told = fate["done"] == 1, fate["first_token_ns"] >= 0
+    first, last, produced = fate["first_token_ns"], fate["last_token_ns"], fate["produced"]
+    rejected = np.isin(ids, list(recorder.rejections)) if recorder.rejections else np.zeros(len(ids), dtype=bool)
+    reasons = np.full(len(ids), None, dtype=object)
+    reasons[rejected] = [recorder.rejections[number] for number in ids[rejected].tolist()]
+    columns = {
+        "id": ids,
+        "status": np.array(STATUSES, dtype=object)[np.where(rejected, 1, np.where(done, 0, 2))],
+        "reason": reasons,
+        "arrival_s": _where(came, arrival / 1e9),
+        "lateness_s": _where(came, (delivered - arrival) / 1e9),
+        "first_scheduled_s": _where(scheduled, fate["first_scheduled_ns"] / 1e9),
+        "first_token_s": _where(told, first / 1e9),
+        "last_token_s": _where(told, last / 1e9),
+        "prompt_tokens": _whole(prompt, prompt >= 0),
+        "output_tokens": _whole(produced, scheduled),
+        "max_tokens": _whole(cap, cap >= 0),
+        "queueing_ms": _where(scheduled, (fate["first_scheduled_ns"] - arrival) / 1e6),
+        "ttft_ms": _where(told, (first - arrival) / 1e6),
+        "tpot_ms": _where(done & (produced > 1), (last - first) / 1e6 / np.maximum(produced - 1, 1)),
+        "e2e_ms": _where(done, (last - arrival) / 1e6),
+        "normalized_latency_s": _where(done, (last - arrival) / 1e9 / np.maximum(produced, 1)),
+        **{name: _whole(fate[name], scheduled) for name in COUNTS},
+    }
+    return pd.DataFrame(columns, columns=COLUMNS)
 
 
-def _present(ns: int) -> int | None:
-    return ns if ns >= 0 else None
+def _aligned(ids: np.ndarray, who: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Rows of `values` in the order of `ids` (ascending), by the id in `who`; -1 where there is none."""
+    rows = np.full((len(ids), values.shape[1]), -1, dtype=np.int64)
+    rows[np.searchsorted(ids, who)] = values
+    return rows
 
 
-def _seconds(ns: int | None) -> float | None:
-    return None if ns is None else ns / 1e9
+def _where(there: np.ndarray, values: np.ndarray) -> np.ndarray:
+    return np.where(there, values, np.nan)
+
+
+def _whole(values: np.ndarray, there: np.ndarray) -> pd.api.extensions.ExtensionArray:
+    return pd.arrays.IntegerArray(values.astype(np.int64), ~there)

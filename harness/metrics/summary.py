@@ -73,7 +73,7 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
 
 
 def goodput(table: pd.DataFrame, slo_ms: dict[str, float], duration_s: float | None) -> float | None:
-    """Requests per second that met every limit of `slo_ms` (ttft, tpot, e2e); a one-token answer has no TPOT to miss."""
+    """Requests per second within every limit of `slo_ms` (ttft, tpot, e2e); one-token answers have no TPOT to miss."""
     served = table[table["status"] == "finished"]
     met = pd.Series(True, index=served.index)
     for name, limit in slo_ms.items():

@@ -26,28 +26,31 @@ __all__ = ["report_job", "report_sweep"]
 
 
 def report_sweep(folder: Path, console: Console | None = None, baseline: str | None = None,
-                 build_scheduler: BuildScheduler | None = None) -> pd.DataFrame:  # fmt: skip
+                 build_scheduler: BuildScheduler | None = None, figure: str | None = None) -> pd.DataFrame:  # fmt: skip
     """Report on a sweep and print its table.
 
     Writes `comparison.csv`, `two_by_two.csv`, `prediction.csv`, `step_time.json`, `figures/` and `REPORT.md` into the
-    folder. Works with what is there: failed and missing jobs are marked rows; a part that fails is a warning.
+    folder, and `published.csv` if the figure asked for has published numbers beside it. Works with what is there:
+    failed and missing jobs are marked rows; a part that fails is a warning.
 
     Args:
         folder: contains the job folders, and `plan.json` if jobs were planned.
         console: where to print; None = the terminal.
         baseline: a system's label, or its name in the `system` group; None = the first row's.
         build_scheduler: see `predict_jobs`.
+        figure: a module of `harness.report.figures`, drawn instead of the figures that fit any sweep.
 
     Returns:
         The comparison, one row per job.
     """
-    from harness.report import markdown, prediction
+    from harness.report import figures as figure_modules
+    from harness.report import ideal, markdown, prediction
     from harness.report.table import print_table
     from harness.report.two_by_two import two_by_two
 
     console = console or _console()
     warnings: list[str] = []
-    sweep = _read(folder, baseline, warnings)
+    sweep = ideal.join(_read(folder, baseline, warnings))
     sweep.table.to_csv(folder / "comparison.csv", index=False)  # nothing below may lose it
     steps = times = None
     predicted = prediction.nothing()
@@ -70,8 +73,20 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
     print_table(sweep.table, console)
     if times:
         console.print(times.sentence(), style="dim", markup=False, highlight=False)
-    figures = _draw(folder, _figures(sweep, steps, times), warnings)
-    (folder / "REPORT.md").write_text(markdown.report_text(sweep, square, times, figures, warnings))
+    beside = ""
+    drawers = {} if figure else _figures(sweep, steps, times)
+    with _go_on(f"figure {figure}", warnings):
+        if figure:
+            module = figure_modules.load(figure)
+            drawers = {figure: lambda: module.draw(sweep)}
+            pairs = figure_modules.table(module.published(sweep))
+            if len(pairs):
+                pairs.to_csv(folder / "published.csv", index=False)
+            for name, text in getattr(module, "files", lambda sweep: {})(sweep).items():
+                (folder / name).write_text(text)
+            beside = figure_modules.section(pairs, module.why(sweep))
+    figures = _draw(folder, drawers, warnings)
+    (folder / "REPORT.md").write_text(markdown.report_text(sweep, square, times, figures, warnings) + beside)
     for text in warnings:
         console.print(f"warning: {text}", style="yellow", markup=False)
     console.print(f"report: {folder / 'REPORT.md'}", markup=False, highlight=False, soft_wrap=True)

@@ -105,9 +105,6 @@ def fit_steps(steps: pd.DataFrame) -> StepTimes:
     held_back = np.arange(len(steps)) % HELD_BACK == HELD_BACK - 1
     fitted, other = steps[~held_back], steps[held_back]
     latency = FittedLatency.fit(fitted.assign(execute_ms=fitted["step_ms"], schedule_ms=0.0, complete_ms=0.0))
-    # Least squares on relative error sits below the mean when step times have a tail; throughput is made of means.
-    factor = fitted["step_ms"].sum() * 1e6 / latency.predict(fitted).sum()
-    latency = FittedLatency(tuple(factor * c for c in latency.coefficients))
     error = np.abs(latency.predict(other) / (other["step_ms"].to_numpy() * 1e6) - 1)
     per_step, per_lane, per_token = latency.coefficients[:3]
     return StepTimes(

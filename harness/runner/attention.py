@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +46,31 @@ class StepContext:
     max_query: int = 0
 
 
+_tracing = False
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Within it attention leaves a mark (a call of `kvlab::attention`) instead of being computed."""
+    global _tracing
+    _tracing = True
+    try:
+        yield
+    finally:
+        _tracing = False
+
+
+@torch.library.custom_op("kvlab::attention", mutates_args=())
+def _mark(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scaling: float, window: int) -> torch.Tensor:
+    """``[1, T, Hq, D]``; it stands in a traced model for `attend`, and is never run."""
+    raise NotImplementedError("a mark in a traced model")
+
+
+@_mark.register_fake
+def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scaling: float, window: int) -> torch.Tensor:
+    return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3])
+
+
 def paged_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                     attention_mask: Any, scaling: float | None = None, kv_step: StepContext | None = None,
                     sliding_window: int | None = None, softcap: float | None = None,
@@ -59,31 +86,40 @@ def paged_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Ten
     Raises:
         NotImplementedError: the model asks for a sliding window or soft-capped scores.
     """
-    if kv_step is None:
-        raise RuntimeError(f"{type(module).__name__} did not hand its keyword arguments on to its attention function")
     if softcap:
         raise NotImplementedError("models with soft-capped attention scores are not supported")
-    if sliding_window is not None and sliding_window < max(kv_step.max_decode, kv_step.max_prefill):
-        raise NotImplementedError(f"a context beyond the model's sliding window of {sliding_window} is not supported")
-    if scaling is None:
-        scaling = query.shape[-1] ** -0.5
-    k_pool, v_pool = kv_step.kv[module.layer_idx]  # type: ignore[index]
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if _tracing:
+        return torch.ops.kvlab.attention(query, key, value, layer, scaling, sliding_window or 0), None
+    if kv_step is None:
+        raise RuntimeError(f"{type(module).__name__} did not hand its keyword arguments on to its attention function")
+    return attend(kv_step, query, key, value, layer, scaling, sliding_window or 0), None
+
+
+def attend(step: StepContext, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: int, scaling: float,
+           window: int) -> torch.Tensor:  # fmt: skip
+    """Write the new keys and values of one layer and attend; `window` tokens at most can be seen, 0 = all."""
+    if window and window < max(step.max_decode, step.max_prefill):
+        raise NotImplementedError(f"a context beyond the model's sliding window of {window} is not supported")
+    backend = step.backend
+    k_pool, v_pool = step.kv[layer]
     q = query[0].transpose(0, 1).contiguous()
-    k, v = key[0].transpose(0, 1), value[0].transpose(0, 1)
-    kv_step.backend.write_kv(k_pool, v_pool, k.contiguous(), v.contiguous(), kv_step.slots)
+    k, v = key[0].transpose(0, 1).contiguous(), value[0].transpose(0, 1).contiguous()
+    backend.write_kv(k_pool, v_pool, k, v, step.slots)
     out = torch.empty_like(q)
     lanes = 0
-    if kv_step.decode is not None:
-        lanes = len(kv_step.decode.rows)
-        kv_step.backend.decode_attention(
-            q[:lanes], k_pool, v_pool, kv_step.decode, scaling, out=out[:lanes], max_length=kv_step.max_decode
+    if step.decode is not None:
+        lanes = len(step.decode.rows)
+        backend.decode_attention(
+            q[:lanes], k_pool, v_pool, step.decode, scaling, out=out[:lanes], max_length=step.max_decode
         )
-    if kv_step.prefill is not None:
-        kv_step.backend.prefill_attention(
-            q[lanes:], k_pool, v_pool, kv_step.prefill, kv_step.query_starts, scaling, out=out[lanes:],
-            max_query=kv_step.max_query, max_length=kv_step.max_prefill,
+    if step.prefill is not None:
+        backend.prefill_attention(
+            q[lanes:], k_pool, v_pool, step.prefill, step.query_starts, scaling, out=out[lanes:],
+            max_query=step.max_query, max_length=step.max_prefill,
         )  # fmt: skip
-    return out.unsqueeze(0), None
+    return out.unsqueeze(0)
 
 
 transformers.AttentionInterface.register(NAME, paged_attention)

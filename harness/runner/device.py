@@ -14,7 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from allocators.base import Allocator
 from harness.errors import HarnessError
-from harness.runner.model import ModelShape, build_model, read_config, shape_of
+from harness.runner.flat import Step, as_it_is, flatten
+from harness.runner.model import ModelShape, build_model, read_config, shape_of, turn_weights
 from harness.runner.packing import Packed
 from harness.runner.pool import pool_slots
 from harness.runner.torch_runner import TorchModelRunner
@@ -29,6 +30,7 @@ class Device:
     """A device with a model on it, ready for pools of any size.
 
     Attributes:
+        step: computes what the model does.
         facts: what `environment.json` says of it.
     """
 
@@ -39,6 +41,7 @@ class Device:
     backend: Backend
     seed: int
     facts: dict[str, Any]
+    step: Step
 
     def capacity(self, cfg: DictConfig) -> int:
         """Slots in the pool that `cfg` asks for."""
@@ -60,7 +63,7 @@ class Device:
         except RuntimeError as error:
             raise HarnessError(f"a KV pool of {allocator.capacity} slots does not fit the device: {error}") from error
         return TorchModelRunner(
-            self.model, kv, allocator, self.backend, lambda r: prompt_tokens(r, shape.vocab_size, self.seed)
+            self.model, kv, allocator, self.backend, lambda r: prompt_tokens(r, shape.vocab_size, self.seed), self.step
         )
 
     def _taken_at_peak(self, cfg: DictConfig) -> int:
@@ -104,10 +107,34 @@ def _open(key: str) -> Device:
         "kernels_reason": backend.reason,
         "parameters": sum(p.numel() for p in model.parameters()),
     }
-    opened = Device(device, dtype, model, shape_of(config), backend, cfg.seed, facts)
+    opened = Device(device, dtype, model, shape_of(config), backend, cfg.seed, facts, as_it_is(model))
     if device.type == "cpu":
+        if dtype == torch.float32:
+            turn_weights(model)
+        facts |= _flatten(opened, cfg.device.get("flatten", "auto"))
         facts |= _choose_threads(opened, cfg.device.threads)
     return opened
+
+
+def _flatten(device: Device, wanted: bool | str) -> dict[str, Any]:
+    """Replace the model by what was traced from it, where that works and says the same of made-up steps."""
+    if wanted is False:
+        return {"flattened": False, "flattened_reason": "as configured"}
+    steps = [prefill_of([9, 15]), decode_of(3, 7), decode_of(1, 7)]
+    for step in steps:
+        step.ids = np.random.default_rng(0).integers(0, device.shape.vocab_size, len(step.ids))
+    said = [device.runner(_Extent(16)).forward(step) for step in steps]
+    try:
+        device.step = flatten(device.model)
+        now = [device.runner(_Extent(16)).forward(step) for step in steps]
+        difference = max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(said, now, strict=True))
+        if difference <= torch.finfo(device.dtype).eps ** 0.5:
+            return {"flattened": True, "flattened_reason": f"logits differ by {difference:.0e} of the largest"}
+        reason = f"logits differed by {difference:.0e} of the largest"
+    except Exception as error:  # a tracer can meet anything
+        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    device.step = as_it_is(device.model)
+    return {"flattened": False, "flattened_reason": reason}
 
 
 def warm_up(runner: TorchModelRunner, cfg: DictConfig) -> dict[str, Any]:

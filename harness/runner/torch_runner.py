@@ -11,6 +11,7 @@ import torch
 from allocators.base import Allocator, Move
 from harness.runner.attention import StepContext
 from harness.runner.base import StepResult
+from harness.runner.flat import Step, as_it_is
 from harness.runner.graphs import Capture, DecodeGraphs, padded_sizes
 from harness.runner.packing import Packed, pack
 from kernels.addresses import Addresses
@@ -27,11 +28,13 @@ class TorchModelRunner:
         allocator: whose tables say where the sequences lie.
         backend: the kernels.
         prompt_of: the token ids (int64 array) of a request's prompt.
+        step: computes what `model` does, in fewer calls; by default the model itself is called.
     """
 
     def __init__(self, model: Any, kv: torch.Tensor, allocator: Allocator, backend: Backend,
-                 prompt_of: Callable[[Request], np.ndarray]) -> None:  # fmt: skip
+                 prompt_of: Callable[[Request], np.ndarray], step: Step | None = None) -> None:  # fmt: skip
         self.model = model
+        self.step = step or as_it_is(model)
         self.kv = kv
         self.allocator = allocator
         self.backend = backend
@@ -63,7 +66,7 @@ class TorchModelRunner:
             return StepResult(tokens=[])
         if self.keep_logits:
             self.logits = logits[np.argsort(packed.order, kind="stable")]
-        sampled = logits.argmax(-1).tolist()
+        sampled = _largest(logits)
         return StepResult(tokens=[token for _, token in sorted(zip(packed.order, sampled, strict=True))])
 
     def forward(self, packed: Packed) -> torch.Tensor:
@@ -81,7 +84,7 @@ class TorchModelRunner:
             context.max_query = int(np.diff(packed.query_starts).max())
             context.max_prefill = int(packed.lengths[lanes:].max())
         ids, positions, due = (self._on_device(array) for array in (packed.ids, packed.positions, packed.due))
-        return self._model(ids, positions, due, context)
+        return self.step(ids, positions, due, context)
 
     @torch.inference_mode()
     def capture(self, max_lanes: int, max_length: int, capture: Capture | None = None) -> None:
@@ -91,23 +94,15 @@ class TorchModelRunner:
         """
         self.allocator.reserve_rows(max_lanes)
         tables, block_size = self._tables.current(), self.allocator.block_size
+        every = torch.arange(padded_sizes(max_lanes)[-1], device=self.device)
 
         def decode(ids: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor,
                    lengths: torch.Tensor) -> torch.Tensor:  # fmt: skip
             context = StepContext(self.kv, self.backend, slots, Addresses(tables, rows, lengths, block_size))
             context.max_decode = max_length
-            return self._model(ids, positions, 0, context)
+            return self.step(ids, positions, every[: len(ids)], context)
 
         self.graphs = DecodeGraphs(decode, padded_sizes(max_lanes), self.scratch, self.device, capture)
-
-    def _model(self, ids: torch.Tensor, positions: torch.Tensor, due: Any, context: StepContext) -> torch.Tensor:
-        return self.model(
-            input_ids=ids.unsqueeze(0),
-            position_ids=positions.unsqueeze(0),
-            use_cache=False,
-            logits_to_keep=due,
-            kv_step=context,
-        ).logits[0]
 
     def _on_device(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(array)
@@ -121,6 +116,13 @@ class TorchModelRunner:
             sources = torch.arange(move.source, move.source + move.length, device=self.device)
             targets = torch.arange(move.target, move.target + move.length, device=self.device)
             self.backend.move_slots(self.kv, sources, targets)
+
+
+def _largest(logits: torch.Tensor) -> list[int]:
+    """The token of each row of ``[n, vocabulary]``; numpy's argmax is vectorised and PyTorch's on a CPU is not."""
+    if logits.device.type == "cpu" and logits.dtype == torch.float32:
+        return logits.numpy().argmax(-1).tolist()
+    return logits.argmax(-1).tolist()
 
 
 class _Tables:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from allocators.base import Allocator, Ask, Holder
+from allocators.base import Allocator, Ask, Books, Holder
 from allocators.checker import Checked, ContractError
 from allocators.contiguous import Contiguous
 from allocators.paged import Paged
@@ -32,7 +32,7 @@ class OverlappingExtents(Extents):
 class OverlappingBlocks(Blocks):
     def release(self, holder: Holder) -> None:
         blocks = self._blocks.pop(holder.row)
-        self._free += [*blocks, blocks[0]]
+        self.pool.free([*blocks, blocks[0]])
 
 
 class WrongEntry(Blocks):
@@ -70,7 +70,7 @@ class LeakingAdmit(Blocks):
     def admit(self, seqs: Sequence[Holder], ask: Ask) -> int | None:
         hit = super().admit(seqs, ask)
         if hit is None:
-            self._free.pop()
+            self.pool.allocate(1)
         return hit
 
 
@@ -78,13 +78,15 @@ class LeakingGrow(Blocks):
     def widen(self, holder: Holder, tokens: int) -> int:
         added = super().widen(holder, tokens)
         if not added:
-            self._blocks[holder.row].append(self._free.pop())
+            self._blocks[holder.row] += self.pool.allocate(1) or []
         return added
 
 
 class ShortRoom(Blocks):
-    def widen(self, holder: Holder, tokens: int) -> int:
-        return super().widen(holder, max(tokens - 4, 1))
+    def admit(self, seqs: Sequence[Holder], ask: Ask) -> int | None:
+        hit = super().admit(seqs, ask)
+        seqs[0].room -= 4
+        return hit
 
 
 class MovingFork(Blocks):
@@ -172,9 +174,9 @@ def test_a_column_of_the_books_that_is_off_by_one_is_found_out(column: str) -> N
 
 def test_a_slot_missing_from_the_free_column_is_found_out() -> None:
     class Forgetful(Blocks):
-        @property
-        def unheld(self) -> int:
-            return super().unheld - 1
+        def memory(self, blocked: Ask | None = None) -> Books:
+            books = super().memory(blocked)
+            return books._replace(free=books.free - 1)
 
     with pytest.raises(ContractError, match="the books sum to 63 slots, the pool has 64"):
         Checked(Forgetful()).memory()

@@ -111,8 +111,14 @@ def allocator_machine(make: Make, capacity: int, max_model_len: int) -> type[Rul
         @precondition(lambda self: self.stored)
         @rule(rounds=st.integers(1, 8))
         def extend(self, rounds: int) -> None:
-            longest = max(seq.stored for seq in self.stored)
-            self.allocator.extend(list(self.stored), min(rounds, max_model_len - longest))
+            seqs, longest = list(self.stored), max(seq.stored for seq in self.stored)
+            starts = [seq.stored for seq in seqs]
+            done = self.allocator.extend(seqs, min(rounds, max_model_len - longest)).rounds
+            self.device.start_step()
+            for seq, start in zip(seqs, starts, strict=True):
+                values = [next(self.values) for _ in range(done)]
+                self.device.write(seq, start, values)
+                self.stored[seq] += values
 
         @precondition(lambda self: self.stored)
         @rule(wanted=st.lists(st.integers(0, 20), min_size=1, max_size=8))
@@ -331,19 +337,23 @@ class AllocatorConformance:
         assert number > 0
         assert allocator.free_slots >= spare
 
-    def test_extend_grants_what_repeated_grow_would(self) -> None:
+    def test_extend_does_what_repeated_steps_would(self) -> None:
+        """Same slots in the same order, same tokens stored, and the same books after every round."""
         for rounds in (1, 3, self.max_model_len // 2):
             bulk, single = (self.make(self.capacity, self.max_model_len) for _ in range(2))
-            seqs = list(fill(bulk, self.max_model_len // 3))
-            done = bulk.extend(seqs, rounds)
-            granted = 0
-            twins = list(fill(single, self.max_model_len // 3))
-            while granted < rounds and all(
-                seq.room > seq.stored + granted or single.grow(seq, seq.stored + granted + 1) for seq in twins
+            seqs, twins = (list(fill(pool, self.max_model_len // 3)) for pool in (bulk, single))
+            before = bulk.memory()
+            books = bulk.extend(seqs, rounds).books(before, len(seqs))
+            expected = []
+            while len(expected) < rounds and all(
+                seq.room > seq.stored or single.grow(seq, seq.stored + 1) for seq in twins
             ):
-                granted += 1
-            assert done == granted
+                single.commit(twins, [1] * len(twins))
+                expected.append(single.memory())
+            assert books == expected
+            assert bulk.memory() == single.memory()
             assert places(bulk, seqs) == places(single, twins)
+            assert [seq.stored for seq in seqs] == [seq.stored for seq in twins]
 
     def test_more_sequences_than_the_tables_had_rows(self) -> None:
         """A runner that mends its copy of the tables row by row still reads every sequence."""
@@ -390,6 +400,17 @@ class AllocatorConformance:
         allocator.admit([seq], Ask(1))
         with pytest.raises(AllocatorError, match="the twice admitted"):
             allocator.admit([seq], Ask(1))
+
+    def test_listed_twice_in_a_group_is_an_error_that_names_it_and_takes_nothing(self, allocator: Checked) -> None:
+        seq, before = Holder("the twin"), allocator.free_slots
+        with pytest.raises(AllocatorError, match="the twin is listed twice"):
+            allocator.admit([seq, seq], Ask(1, count=2))
+        assert (allocator.free_slots, seq.row, seq.held) == (before, -1, 0)
+
+    @pytest.mark.parametrize("count", [0, 1, 3])
+    def test_a_group_of_another_size_than_asked_is_an_error(self, allocator: Checked, count: int) -> None:
+        with pytest.raises(AllocatorError, match=f"{count} sequences are asked for, but given are 2: one, two"):
+            allocator.admit([Holder("one"), Holder("two")], Ask(1, count=count))
 
     def test_growing_past_the_longest_sequence_is_an_error_that_names_it(self, allocator: Checked) -> None:
         seq = Holder("the giant")

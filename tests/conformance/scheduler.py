@@ -112,7 +112,8 @@ def allocators(draw: st.DrawFn, capacity: int, max_model_len: int) -> Allocator:
     """Any built-in allocator."""
     kind = draw(st.sampled_from([Paged, Contiguous, Buddy]))
     if kind is Paged:
-        return Paged(capacity, max_model_len, block_size=draw(st.sampled_from([1, 4, 16])))
+        size, caching = draw(st.sampled_from([1, 4, 16])), draw(st.booleans())
+        return Paged(capacity, max_model_len, block_size=size, enable_prefix_caching=caching)
     if kind is Contiguous:
         return Contiguous(capacity, max_model_len, fit=draw(st.sampled_from(["slab", "first_fit", "best_fit"])))
     return Buddy(capacity, max_model_len)
@@ -125,7 +126,10 @@ def workloads(draw: st.DrawFn, longest: int) -> list[Request]:
     for number in range(draw(st.integers(1, 12))):
         now += draw(st.sampled_from([0, 0, 5, 10, 200]))
         cap = draw(st.none() | length)
-        requests.append(Request(number, now, draw(length), draw(length), max_tokens=cap))
+        prompt_len, token_ids = draw(length), None
+        if draw(st.booleans()):  # out of two families, so that prefixes are shared
+            token_ids = [100 * draw(st.integers(0, 1)) + at for at in range(prompt_len)]
+        requests.append(Request(number, now, prompt_len, draw(length), max_tokens=cap, token_ids=token_ids))
     return requests
 
 
@@ -146,11 +150,13 @@ class SchedulerConformance:
     Attributes:
         fcfs: requests are first admitted in the order of their arrival.
         closed_batches: nobody joins a running batch.
+        caps_length: a request longer than `max_model_len` is cut there, where its prompt is shorter.
         effort: how hard hypothesis tries.
     """
 
     fcfs = True
     closed_batches = False
+    caps_length = False
     effort = settings(max_examples=150, deadline=None, derandomize=True)
 
     def make(self, allocator: Allocator, reservation: Reservation, **limits: Any) -> Scheduler:
@@ -182,7 +188,9 @@ class SchedulerConformance:
         served = self.serve(allocator, reservation, requests, max_model_len=longest, **data.draw(limits(), "limits"))
         over = [seq.request.id for seq in served.finished] + [r.request.id for r in served.rejected]
         assert sorted(over) == [request.id for request in requests]
-        assert all(seq.num_tokens == seq.request.prompt_len + seq.request.output_len for seq in served.finished)
+        for seq in served.finished:
+            end = seq.request.prompt_len + seq.request.output_len
+            assert seq.num_tokens == (min(end, longest) if self.caps_length else end)
         if self.fcfs:
             assert served.admitted == sorted(served.admitted)
 
@@ -212,8 +220,8 @@ class SchedulerConformance:
         assert [seq.request.id for seq in served.finished] == [0, 2]
 
     def test_what_is_longer_than_the_model_takes_is_rejected_with_the_reason(self) -> None:
-        served = self.tiny_pool([Request(0, 0, 6, 5)], max_model_len=10)
-        assert "11 tokens > max_model_len = 10" in served.rejected[0].reason
+        served = self.tiny_pool([Request(0, 0, 10 if self.caps_length else 6, 5)], max_model_len=10)
+        assert "max_model_len = 10" in served.rejected[0].reason
 
     def test_what_a_step_can_not_hold_whole_is_rejected_with_the_reason(self) -> None:
         served = self.tiny_pool([Request(0, 0, 6, 5)], max_num_batched_tokens=9, chunked_prefill=False)

@@ -9,7 +9,8 @@ import pandas as pd
 from scipy.optimize import nnls
 
 from harness.errors import HarnessError
-from schedulers.request import Batch
+from harness.runner.latency.base import LatencyModel
+from schedulers.request import Work
 
 FEATURES = ("step", "lanes", "context_tokens", "prefill_steps", "prefill_tokens", "prefill_attention")
 
@@ -32,7 +33,7 @@ def features(steps: pd.DataFrame) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
-class FittedLatency:
+class FittedLatency(LatencyModel):
     """Step time = coefficients · features, in nanoseconds.
 
     Attributes:
@@ -45,7 +46,10 @@ class FittedLatency:
 
     @classmethod
     def fit(cls, steps: pd.DataFrame) -> FittedLatency:
-        """Least squares on relative error, over the steps that computed something.
+        """Least squares on relative error, over the steps that computed something, then scaled to keep their total.
+
+        Relative error, so that short steps count as much as long ones; but such a fit sits below the mean where step
+        times have a tail, and throughput is made of means.
 
         Raises:
             HarnessError: fewer steps than coefficients.
@@ -56,8 +60,8 @@ class FittedLatency:
         matrix, target = features(steps), steps["execute_ms"].to_numpy(np.float64) * 1e6
         scale = np.abs(matrix).max(axis=0)
         scale[scale == 0] = 1.0
-        weighted = matrix / scale / target[:, None]
-        solution, _ = nnls(weighted, np.ones(len(target)))
+        solution, _ = nnls(matrix / scale / target[:, None], np.ones(len(target)))
+        solution *= target.sum() / (matrix / scale @ solution).sum()
         overhead = float((steps["schedule_ms"] + steps["complete_ms"]).mean() * 1e6)
         return cls(tuple((solution / scale).tolist()), overhead)
 
@@ -65,17 +69,10 @@ class FittedLatency:
         """``[n]`` float64: the execute time of each step in ns."""
         return features(steps) @ np.array(self.coefficients)
 
-    def step_ns(self, batch: Batch) -> int:
-        """Time of one step, schedule and complete included."""
-        step, lane, context, prefill_step, prefill, attention = self.coefficients
-        lanes = len(batch.seqs) + len(batch.idle)
-        read = prompts = pairs = 0
-        for seq, count in zip(batch.seqs, batch.counts, strict=True):
-            read += seq.stored
-            if count > 1:
-                prompts += count
-                pairs += count * (2 * seq.stored - count) // 2
-        for seq in batch.idle:
-            read += seq.stored
-        ns = step + lane * lanes + context * read + prefill * prompts + attention * pairs
-        return round(ns + (prefill_step if prompts else 0.0) + self.overhead_ns)
+    def line(self, work: Work) -> tuple[float, float]:
+        """Schedule and complete included."""
+        step, lane, context, prompt_step, prompt, pair = self.coefficients
+        base = step + self.overhead_ns + lane * (work.lanes + work.prompts)
+        if work.prompts:
+            base += prompt_step + context * work.prompt_context + prompt * work.prompt_tokens + pair * work.pairs
+        return base, context

@@ -1,0 +1,123 @@
+"""Latency against the rate of arrivals, as the probes of capacity searches measured it, published curves beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from harness.published import THEIRS, Curve, crossing, curve, source
+from harness.report.comparison import records
+from harness.report.figures import Pair
+from harness.report.style import frame, new_figure, system_looks
+from harness.report.sweep import Sweep
+
+METRIC = "normalized_latency_mean_s"
+LIMIT = 0.5
+
+
+def draw_curves(sweep: Sweep, name: str, title: str, panels: tuple[str, ...] = ()) -> Figure | None:
+    """One panel for each model and workload; None when no search finished.
+
+    Args:
+        name: the published figure.
+        title: of the figure; ``{}`` is what the first panel found.
+        panels: of the published figure, for each model and workload; default MODEL_WORKLOAD.
+    """
+    done = sweep.done[sweep.done["capacity_rate"].notna()] if "capacity_rate" in sweep.done else sweep.done[:0]
+    if done.empty:
+        return None
+    style = system_looks(sweep.groups)
+    groups = list(done.groupby(["model", "workload"], sort=False))
+    fig = new_figure(max(9.5, 5.2 * len(groups)), 5.6)
+    for ax, ((model, workload), rows) in zip(fig.subplots(1, len(groups), squeeze=False)[0], groups, strict=True):
+        ax.set(title=f"{model}, {workload}", ylim=(0, 1.05), xlabel="rate of arrivals, requests/s")
+        ax.axhline(LIMIT, color="#888888", linewidth=0.8, linestyle=(0, (2, 2)))
+        last = 0.0
+        for row in records(rows):
+            look, theirs = style[row["system"]], curve(name, panel(row, panels), row["system"])
+            probes = read_probes(sweep, row)
+            ax.plot(probes["rate"], probes[METRIC], color=look.color, linewidth=1.9, marker="o", markersize=3.5)
+            if theirs:
+                ax.plot(*np.array([point[:2] for point in theirs]).T, color=look.color, linewidth=1.2, alpha=0.75,
+                        linestyle=(0, (4, 2)), marker="x", markersize=5)  # fmt: skip
+            last = max(last, row["capacity_rate"], *(point[0] for point in theirs))
+        ax.set_xlim(0, last * 1.06)
+        ax.grid()
+        _name_capacities(ax, rows)
+    fig.axes[0].set_ylabel("normalized latency, s per output token")
+    handles = [Line2D([], [], color=style[s].color, linewidth=2.2, label=_both_names(s)) for s in
+               dict.fromkeys(done["system"])]  # fmt: skip
+    handles += [Line2D([], [], color="#444444", marker="o", markersize=3.5, label="simulated here"),
+                Line2D([], [], color="#444444", marker="x", linestyle=(0, (4, 2)), label=source(name))]  # fmt: skip
+    caption = (f"Mean over all requests of the time from arrival to end, per output token. Poisson arrivals for "
+               f"{', '.join(f'{seconds:,.0f} s' for seconds in dict.fromkeys(done['trace_s']))}. Dotted: the limit "
+               f"of {LIMIT} s per token at which capacities are compared.")  # fmt: skip
+    return frame(fig, title.format(_finding(done)), sweep.what_ran, caption, handles, ncols=4)
+
+
+def pairs(sweep: Sweep, name: str, panels: tuple[str, ...] = ()) -> Iterator[Pair]:
+    """Capacities, the ratios between them, and the latency at every published point."""
+    if "capacity_rate" not in sweep.done:
+        return
+    done = sweep.done[sweep.done["capacity_rate"].notna()]
+    for (model, workload), rows in done.groupby(["model", "workload"], sort=False):
+        at, found = f"{model}, {workload}", dict[str, tuple[float, float]]()
+        for row in records(rows):
+            theirs = curve(name, panel(row, panels), row["system"])
+            if (rate := crossing(theirs, LIMIT)) is not None:
+                found[row["system"]] = rate, row["capacity_rate"]
+                yield Pair("capacity", f"req/s at {LIMIT} s/token", row["system"], at, rate, row["capacity_rate"])
+        for system, (rate, ours) in found.items():
+            if system != "vLLM" and "vLLM" in found:
+                ratio, here = found["vLLM"][0] / rate, found["vLLM"][1] / ours
+                yield Pair("capacity of vLLM over", f"× at {LIMIT} s/token", system, at, ratio, here)
+        for row in records(rows):
+            yield from _latencies(sweep, row, curve(name, panel(row, panels), row["system"]), at)
+
+
+def panel(row: dict[str, Any], panels: tuple[str, ...] = ()) -> str:
+    """The published panel that a row stands beside."""
+    return panels[0] if panels else f"{row['model']}_{row['workload']}"
+
+
+def read_probes(sweep: Sweep, row: dict[str, Any]) -> pd.DataFrame:
+    """The probes of a row's first repeat, by rate."""
+    return pd.read_csv(sweep.folder / row["dirs"][0] / "probes.csv").sort_values("rate")
+
+
+def _latencies(sweep: Sweep, row: dict[str, Any], theirs: Curve, at: str) -> Iterator[Pair]:
+    ours = read_probes(sweep, row).drop_duplicates("rate").set_index("rate")[METRIC]
+    for rate, value, *clipped in theirs:
+        if not clipped:
+            yield Pair("normalized latency", "s/token", row["system"], f"{at}, {rate:g} req/s", value,
+                       ours.get(rate))  # fmt: skip
+
+
+def _both_names(system: str) -> str:
+    return f"{system} (in the paper: {THEIRS[system]})" if system in THEIRS else system
+
+
+def _name_capacities(ax: Axes, rows: pd.DataFrame) -> None:
+    """The capacities along the limit, each left of its curve, the last one right of it."""
+    last = rows["capacity_rate"].max()
+    box = {"facecolor": "white", "alpha": 0.85, "pad": 0.6, "linewidth": 0}
+    for row in records(rows):
+        rate, right = row["capacity_rate"], row["capacity_rate"] == last and len(rows) > 1
+        ax.annotate(f"{rate:.3g}", (rate, LIMIT), xytext=(7 if right else -4, 6), size=8.5, bbox=box,
+                    textcoords="offset points", ha="left" if right else "right", annotation_clip=False)  # fmt: skip
+
+
+def _finding(done: pd.DataFrame) -> str:
+    first = done[(done["model"] == done["model"].iloc[0]) & (done["workload"] == done["workload"].iloc[0])]
+    rates = first.drop_duplicates("system").set_index("system")["capacity_rate"]
+    if "vLLM" not in rates or len(rates) < 2:
+        return f"{rates.index[-1]} serves {rates.iloc[-1]:.3g} requests/s"
+    others = [f"{rates['vLLM'] / rates[name]:.2f} times {name}" for name in ("Orca (Oracle)", "Orca (Max)")
+              if name in rates]  # fmt: skip
+    return f"vLLM serves {rates['vLLM']:.3g} requests/s" + (f", {' and '.join(others)}" if others else "")

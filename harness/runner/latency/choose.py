@@ -1,0 +1,119 @@
+"""From what the configuration says of a simulated device to a latency model and a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from harness.errors import HarnessError
+from harness.runner.latency.fitted import FittedLatency
+from harness.runner.latency.hardware import Hardware, load_hardware
+from harness.runner.latency.roofline import Roofline
+from harness.runner.latency.table import TableLatency
+from harness.runner.latency.weights import Weights, weights_of
+from harness.runner.model import read_config
+from harness.runner.pool import pool_slots
+
+PRESETS = Path(__file__).parent / "presets"
+
+
+def choose_latency(cfg: DictConfig) -> Any:
+    """The latency model that `device.latency` names.
+
+    It is `roofline` (of `device.hardware` and the model), the name of a preset, a YAML file with a `_target_` (as
+    `experiment=calibrate` writes it), the `steps.csv` of a run to fit, a folder of measured kernel tables, or a mapping
+    with a `_target_`.
+
+    Raises:
+        HarnessError: it is none of these, or what it names can't be read or built.
+    """
+    wanted = cfg.device.latency
+    if wanted is None:
+        raise HarnessError("device.latency is null: a simulated device needs a latency model")
+    try:
+        if isinstance(wanted, DictConfig):
+            return instantiate(wanted, _convert_="all")
+        if wanted == "roofline":
+            return Roofline(_hardware(cfg, "device.latency=roofline"), model_weights(cfg), cfg.device.tensor_parallel)
+        return _named(str(wanted), cfg)
+    except HarnessError:
+        raise
+    except Exception as error:
+        cause = error.__cause__ or error
+        raise HarnessError(f"device.latency={wanted} can't be built: {cause}") from error
+
+
+def simulated_slots(cfg: DictConfig) -> int:
+    """Slots in the pool of a simulated device; weights are all that lies beside it.
+
+    Raises:
+        HarnessError: as `pool_slots`, or a share of a memory whose size `device.hardware` does not say.
+    """
+    per_slot = device_bytes = weight_bytes = 0
+    if cfg.gpu_memory_utilization is not None or cfg.kv_bytes is not None:
+        weights, size = model_weights(cfg), 2
+        if cfg.device.hardware is not None:
+            size = _hardware(cfg, "").element_bytes
+        per_slot = weights.slot_bytes(size)
+        if cfg.gpu_memory_utilization is not None:
+            machine = _hardware(cfg, "gpu_memory_utilization")
+            device_bytes = machine.memory_bytes * cfg.device.tensor_parallel
+            weight_bytes = weights.parameters * size
+    return pool_slots(cfg.kv_slots, cfg.kv_bytes, cfg.gpu_memory_utilization, per_slot, device_bytes, weight_bytes)
+
+
+def model_weights(cfg: DictConfig) -> Weights:
+    """Of `cfg.model`. A config written out is read as it is: `transformers` takes seconds to import."""
+    model: Any = OmegaConf.to_container(cfg.model, resolve=True)
+    config = model.get("config")
+    plain = not model.get("path") and isinstance(config, Mapping) and "hidden_size" in config
+    return weights_of(config if plain else read_config(model))
+
+
+def _hardware(cfg: DictConfig, who: str) -> Hardware:
+    if cfg.device.hardware is None:
+        raise HarnessError(f"{who} needs device.hardware, for example device.hardware=a100_40gb")
+    wanted = cfg.device.hardware
+    return load_hardware(wanted if isinstance(wanted, str) else OmegaConf.to_container(wanted))  # type: ignore[arg-type]
+
+
+def _named(name: str, cfg: DictConfig) -> Any:
+    preset, path = PRESETS / f"{name}.yaml", Path(name)
+    if preset.is_file() or path.suffix in (".yaml", ".yml"):
+        values = yaml.safe_load((preset if preset.is_file() else path).read_text())
+        return instantiate(OmegaConf.create(values), _convert_="all")
+    if path.is_dir():
+        return _table(path, model_weights(cfg))
+    if path.is_file():
+        return FittedLatency.fit(pd.read_csv(path))
+    names = ["roofline", *sorted(known.stem for known in PRESETS.glob("*.yaml"))]
+    near = get_close_matches(name, names, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise HarnessError(
+        f"device.latency={name}: there are {', '.join(names)}, or a YAML file, the steps.csv of a run or a folder of "
+        f"kernel tables{hint}"
+    )
+
+
+def _table(folder: Path, weights: Weights) -> TableLatency:
+    """The tables of `folder`, if they are of a model with the configured heads, or of a whole share of them."""
+    meta_file = folder / "meta.yaml"
+    meta = yaml.safe_load(meta_file.read_text()) if meta_file.is_file() else {}
+    shape = meta.get("engine_effective", {}).get("hf_overrides", {})
+    heads, kv_heads = (
+        shape.get("num_attention_heads", weights.heads),
+        shape.get("num_key_value_heads", weights.kv_heads),
+    )
+    if weights.heads % heads or weights.heads * kv_heads != weights.kv_heads * heads:
+        raise HarnessError(
+            f"device.latency={folder}: the tables are of {meta.get('model')} ({heads} heads, {kv_heads} for KV), not "
+            f"of a model with {weights.heads} and {weights.kv_heads}: choose its shape with model=..."
+        )
+    return TableLatency.load(folder, weights.layers)

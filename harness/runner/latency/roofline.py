@@ -1,0 +1,106 @@
+"""Step times from first principles: each part takes the longer of its bytes over bandwidth and its FLOPs over peak."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.errors import HarnessError
+from harness.runner.latency.base import LatencyModel
+from harness.runner.latency.hardware import Hardware, load_hardware
+from harness.runner.latency.weights import Weights, weights_of
+from schedulers.request import Work
+
+
+class Roofline(LatencyModel):
+    """Hardware × model.
+
+    A step is, one after the other: the matrix products of all its tokens (weights are read once, of a mixture of
+    experts those that some token chose), the output matrix for the sequences, attention of the prompts, attention of
+    the decodes, two all-reduces a layer, and the host's own work.
+
+    Args:
+        hardware: a name (`a100_40gb`), a YAML file, or the keys of `Hardware`.
+        model: a `transformers` config or a mapping with its names.
+        tensor_parallel: devices that share every matrix and every head.
+        step_overhead_us: host work of a step that kernels do not hide.
+        sequence_overhead_us: host work for each sequence in it (sampling, input preparation, output handling).
+
+    Raises:
+        HarnessError: unknown hardware, or a number of devices that does not divide the heads.
+    """
+
+    def __init__(self, hardware: str | Mapping[str, Any] | Hardware, model: Any, tensor_parallel: int = 1,
+                 step_overhead_us: float = 1500.0, sequence_overhead_us: float = 10.0) -> None:  # fmt: skip
+        self.hardware = load_hardware(hardware if isinstance(hardware, str | Hardware) else dict(hardware))
+        self.weights: Weights = model if isinstance(model, Weights) else weights_of(model)
+        if tensor_parallel < 1 or self.weights.heads % tensor_parallel:
+            raise HarnessError(
+                f"device.tensor_parallel={tensor_parallel} does not divide the model's {self.weights.heads} heads"
+            )
+        self.tensor_parallel = tensor_parallel
+        self.step_ns_overhead = step_overhead_us * 1e3
+        self.sequence_ns_overhead = sequence_overhead_us * 1e3
+        weights, machine = self.weights, self.hardware
+        self._flop_ns = 1 / (machine.flops_per_ns * tensor_parallel)
+        self._byte_ns = 1 / (machine.bytes_per_ns * tensor_parallel)
+        self._slot_bytes = weights.slot_bytes(machine.element_bytes)
+        self._pair_flops = 4 * weights.layers * weights.heads * weights.head_dim  # q·k and p·v, a multiply-add each
+        self._lines: dict[tuple[int, int], float] = {}
+
+    def line(self, work: Work) -> tuple[float, float]:
+        sequences = work.lanes + work.prompts
+        base = self._linear_ns(work.lanes + work.prompt_tokens, sequences)
+        if work.prompts:
+            base += self._longer(work.prompt_context * self._slot_bytes, work.pairs * self._pair_flops)
+        return base, self._longer(self._slot_bytes, self._pair_flops)
+
+    def _linear_ns(self, tokens: int, sequences: int) -> float:
+        """All that depends on the number of tokens and sequences only; remembered, since few pairs of them occur."""
+        key = tokens, sequences
+        if key not in self._lines:
+            if len(self._lines) > 100_000:
+                self._lines.clear()
+            self._lines[key] = self._linear(tokens, sequences)
+        return self._lines[key]
+
+    def _linear(self, tokens: int, sequences: int) -> float:
+        weights, size = self.weights, self.hardware.element_bytes
+        layers = self._longer(weights.touched(tokens) * size, 2 * weights.active_parameters * tokens)
+        output = weights.hidden * weights.vocab
+        head = self._longer(output * size, 2 * output * sequences)
+        written = tokens * self._slot_bytes * self._byte_ns
+        host = self.step_ns_overhead + self.sequence_ns_overhead * sequences
+        return layers + head + written + self._all_reduce(tokens * weights.hidden * size) + host
+
+    def _all_reduce(self, size: int) -> float:
+        """Two rings a layer: each device sends and receives 2 (n − 1) / n of the bytes."""
+        n = self.tensor_parallel
+        if n == 1:
+            return 0.0
+        ring = 2 * (n - 1) / n * size / self.hardware.link_gb_per_s
+        return 2 * self.weights.layers * (ring + self.hardware.link_latency_us * 1e3)
+
+    def _longer(self, size: float, flops: float) -> float:
+        return max(size * self._byte_ns, flops * self._flop_ns)
+
+
+class Anchored(LatencyModel):
+    """Decode steps as somebody measured them, `base + lane · sequences`; what prompts add comes from a roofline.
+
+    Args:
+        base_ms, lane_ms: of a decode step.
+        hardware, model, tensor_parallel: of the roofline.
+    """
+
+    def __init__(self, base_ms: float, lane_ms: float, hardware: str | Mapping[str, Any], model: Any,
+                 tensor_parallel: int = 1) -> None:  # fmt: skip
+        self.base_ns, self.lane_ns = base_ms * 1e6, lane_ms * 1e6
+        self.roofline = Roofline(hardware, model, tensor_parallel)
+
+    def line(self, work: Work) -> tuple[float, float]:
+        base = self.base_ns + self.lane_ns * (work.lanes + work.prompts)
+        if work.prompts:
+            without = work._replace(prompts=0, prompt_tokens=0, prompt_context=0, pairs=0, decodes=max(work.decodes, 1))
+            base += self.roofline.line(work)[0] - self.roofline.line(without)[0]
+        return base, 0.0

@@ -1,0 +1,136 @@
+"""vLLM's v1 scheduler, step for step (0.33, without speculation): no prefill and decode phases, one token budget."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from schedulers.base import Scheduler, decodes_next
+from schedulers.policy import by_priority
+from schedulers.request import Batch, Request, Sequence
+
+VERSIONS = ("0.33", "0.19")
+
+
+class VllmV1(Scheduler):
+    """Each step closes, for every sequence in turn, the gap between its tokens and those computed, within one budget.
+
+    Running sequences come first, in the order of their admission, then the waiting ones. Where blocks are short the
+    latest admitted loses all of its memory (recompute) and nobody is admitted in that step. A request whose prompt and
+    output exceed `max_model_len` is cut there; one that could never fit is refused with the reason, where vLLM would
+    retry it for ever.
+
+    Args:
+        watermark: share of the blocks (vLLM counts a null block with them) that an admission leaves free while others
+            run.
+        long_prefill_token_threshold: most tokens of one sequence in a step while others are there; 0 = no limit.
+        scheduler_reserve_full_isl: whether all tokens of a sequence must fit before a piece of it is admitted.
+        policy: the queue's order (see `Scheduler`). With `priority`, the running sequence with the highest number loses
+            its memory first, instead of the latest admitted.
+        version: `0.19` applies the threshold to a lone sequence too. (It also frees blocks to the back of the list:
+            `allocator.freed_blocks=back`.)
+    """
+
+    def __init__(self, *args: Any, chunked_prefill: bool = True, watermark: float = 0.0,
+                 long_prefill_token_threshold: int = 0, scheduler_reserve_full_isl: bool = True,
+                 version: Literal["0.33", "0.19"] = "0.33", **kwargs: Any) -> None:  # fmt: skip
+        super().__init__(*args, chunked_prefill=chunked_prefill, watermark=watermark, **kwargs)
+        if long_prefill_token_threshold < 0:
+            raise ValueError(
+                f"scheduler.long_prefill_token_threshold must be at least 0, got {long_prefill_token_threshold}"
+            )
+        if str(version) not in VERSIONS:
+            raise ValueError(f"scheduler.version must be {' or '.join(VERSIONS)}, got {version!r}")
+        self.long_prefill_token_threshold = long_prefill_token_threshold
+        self.reserve_full_isl = scheduler_reserve_full_isl
+        self.version = str(version)
+        unit = self.allocator.block_size
+        if self.spare and unit:
+            self.spare = int(watermark * (self.allocator.capacity // unit + 1)) * unit
+
+    def schedule(self, now: int) -> Batch:
+        batch, limit = Batch(), self._limit()
+        budget = self._run(batch, limit)
+        if not batch.preempted:
+            self._admit(batch, budget, limit)
+        return self.close(batch)
+
+    @property
+    def arrivals_matter(self) -> bool:
+        """A full batch takes nobody in, and with `fcfs` nobody overtakes a head that was refused."""
+        return len(self.running) < self.max_num_seqs and not (self.waiting and self.policy == "fcfs")
+
+    def steady(self, batch: Batch) -> bool:
+        """All that runs decodes, and who waits was refused memory or a place and will be while both fill up.
+
+        Not so where a head waits for a prefix that others compute, or asks for more when there is more budget.
+        """
+        if batch.preempted or len(batch.seqs) < len(self.running) or not decodes_next(batch):
+            return False
+        if not self.waiting or len(self.running) >= self.max_num_seqs:
+            return True
+        if getattr(self.allocator, "shares", False) or not self.reserve_full_isl:
+            return False
+        return batch.blocked is not None or batch.num_tokens == len(batch.seqs)
+
+    def end_of(self, request: Request) -> int:
+        return min(super().end_of(request), self.max_model_len)
+
+    def unservable(self, request: Request) -> str | None:
+        if request.prompt_len >= self.max_model_len:
+            return f"a prompt of {request.prompt_len} tokens leaves no room for an answer: " + (
+                f"max_model_len = {self.max_model_len}"
+            )
+        return super().unservable(request)
+
+    def _limit(self) -> int:
+        """Most tokens of one sequence in this step; 0 = no limit. Off for a lone one, but not in older versions."""
+        if self.version == "0.33" and len(self.running) + len(self.waiting) <= 1:
+            return 0
+        return self.long_prefill_token_threshold
+
+    def _run(self, batch: Batch, limit: int) -> int:
+        """The running pass; returns the budget that is left."""
+        budget, running, at = self.max_num_batched_tokens, self.running, 0
+        seqs, counts = batch.seqs, batch.counts
+        while at < len(running) and budget > 0:
+            seq = running[at]
+            count = seq.num_tokens - seq.stored
+            if count > 1:
+                count = min(count, limit or count, budget, self.max_model_len - seq.stored - 1)
+            if count < 1:  # it waits for its token; those behind it need not
+                at += 1
+                continue
+            tokens = seq.stored + count
+            if tokens > seq.room and not self.allocator.grow(seq, tokens):
+                victim = self._victim()
+                budget += self._take_back(victim, batch)
+                at -= running.index(victim) < at
+                self.preempt(victim, batch)
+                if victim is seq and self.policy != "priority":
+                    break
+                continue
+            seqs.append(seq)
+            counts.append(count)
+            budget -= count
+            at += 1
+        return budget
+
+    def _victim(self) -> Sequence:
+        return max(self.running, key=by_priority) if self.policy == "priority" else self.running[-1]
+
+    def _take_back(self, victim: Sequence, batch: Batch) -> int:
+        """Unschedule a victim that had its turn already (with priorities only); the tokens that it gives back."""
+        if self.policy != "priority" or victim not in batch.seqs:
+            return 0
+        at = batch.seqs.index(victim)
+        del batch.seqs[at]
+        return batch.counts.pop(at)
+
+    def _admit(self, batch: Batch, budget: int, limit: int) -> None:
+        """The waiting pass: from the head on, until it does not fit. Blocks completed in this step can be hit."""
+        while budget > 0 and self.waiting and len(self.running) < self.max_num_seqs:
+            self.commit(batch)
+            count = self.admit_head(batch, budget, limit=limit)
+            if not count:
+                break
+            budget -= count

@@ -1,0 +1,111 @@
+"""What every latency model owes a simulation: a jump's times are those of its steps, to the last digit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from harness.calibrate import as_yaml, errors_by_kind
+from harness.errors import HarnessError
+from harness.runner.latency.choose import choose_latency
+from harness.runner.latency.fitted import FittedLatency, features
+from harness.runner.latency.roofline import Anchored, Roofline
+from harness.runner.latency.table import TableLatency
+from schedulers.request import Batch, Request, Sequence
+from tests.latency.models import TINY
+from tests.latency.test_table import LAYERS
+
+TABLES = TableLatency(
+    [(name, tokens, 0.3 + 0.07 * tokens) for name in LAYERS for tokens in (1, 3, 64)],
+    [(name, n, 0.9 * n) for name in ("lm_head", "sampler") for n in (1, 5, 64)],
+    [(chunk, past, n, kv, 0.1 + 0.013 * chunk * (past + 1) + 0.0071 * n * kv) for chunk in (0, 16) for past in (0, 64)
+     for n in (0, 1, 7, 64) for kv in (0, 9, 300)],
+    layers=3,
+)  # fmt: skip
+MODELS = {
+    "fitted": FittedLatency((1000.4, 37.3, 0.61, 55.5, 7.7, 0.013), 3.7),
+    "roofline": Roofline("a100_40gb", TINY, 2),
+    "anchored": Anchored(26.2, 0.42, "a100_40gb", TINY),
+    "table": TABLES,
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_further_steps_are_steps(name: str, data: st.DataObject) -> None:
+    model = MODELS[name]
+    seqs = []
+    for _ in range(data.draw(st.integers(1, 12))):
+        stored = data.draw(st.integers(1, 3000))
+        count = data.draw(st.sampled_from([1, 1, 1, min(stored, 40)]))
+        seqs.append((Sequence("s", request=Request(0, 0, 1, 1), stored=stored), count))
+    idle = [Sequence("i", request=Request(0, 0, 1, 1), stored=n) for n in data.draw(st.lists(st.integers(1, 500)))]
+    batch = Batch(seqs=[seq for seq, _ in seqs], counts=[count for _, count in seqs], idle=idle)
+    steps = data.draw(st.integers(1, 120))
+    model.step_ns(batch)
+    foretold = model.further_ns(batch, steps)
+    one_by_one = []
+    for _ in range(steps):
+        for seq in batch.seqs:
+            seq.stored += 1
+        one_by_one.append(model.step_ns(Batch(seqs=batch.seqs, counts=[1] * len(seqs), idle=idle)))
+    assert foretold == one_by_one
+    assert all(isinstance(ns, int) for ns in foretold)
+
+
+def steps_of(latency: FittedLatency, count: int = 400, noise: float = 0.0) -> pd.DataFrame:
+    """A step table whose times `latency` says, in ms, with multiplicative noise that has a tail."""
+    rng = np.random.default_rng(0)
+    prompts = rng.integers(0, 600, count) * (rng.random(count) < 0.3)
+    table = pd.DataFrame({
+        "num_seqs": rng.integers(1, 40, count), "idle_lanes": rng.integers(0, 3, count), "prefill_tokens": prompts,
+        "context_tokens": rng.integers(10, 20_000, count), "prefill_attention": prompts * prompts // 2,
+        "schedule_ms": 0.01, "complete_ms": 0.02,
+    })  # fmt: skip
+    table["execute_ms"] = features(table) @ np.array(latency.coefficients) / 1e6
+    table["execute_ms"] *= rng.lognormal(0, noise, count) if noise else 1.0
+    return table
+
+
+TRUTH = FittedLatency((1.9e6, 40e3, 31.0, 0.4e6, 9e3, 1.5))
+
+
+def test_a_fit_finds_what_made_the_steps() -> None:
+    fitted = FittedLatency.fit(steps_of(TRUTH))
+    assert fitted.coefficients == pytest.approx(TRUTH.coefficients, rel=1e-6)
+    assert fitted.overhead_ns == pytest.approx(30_000)
+
+
+def test_a_fit_keeps_the_total_of_noisy_steps() -> None:
+    """Relative least squares alone would sit below it: throughput would come out too high."""
+    table = steps_of(TRUTH, 4000, noise=0.5)
+    assert FittedLatency.fit(table).predict(table).sum() == pytest.approx(table["execute_ms"].sum() * 1e6)
+
+
+def test_too_few_steps_are_an_error() -> None:
+    with pytest.raises(HarnessError, match="at least 6 steps, there are 5"):
+        FittedLatency.fit(steps_of(TRUTH, 5))
+
+
+def test_what_calibrate_writes_is_read_back(tmp_path: Path) -> None:
+    latency, table = FittedLatency.fit(steps_of(TRUTH)), steps_of(TRUTH)
+    errors = errors_by_kind(latency, table)
+    assert errors["steps"].tolist()[-1] == "all"
+    assert errors["count"].iloc[:-1].sum() == errors["count"].iloc[-1] == len(table)
+    assert errors["median_pct"].max() < 0.01
+    path = tmp_path / "latency.yaml"
+    path.write_text(as_yaml(latency, "opt_mini", {"device": "cpu", "threads": 1}, 400, errors.iloc[-1]))
+    assert yaml.safe_load(path.read_text())["_target_"].endswith("FittedLatency")
+    read = choose_latency(OmegaConf.create({"device": {"latency": str(path)}}))  # type: ignore[arg-type]
+    assert read.coefficients == pytest.approx(latency.coefficients)
+    table.to_csv(tmp_path / "steps.csv")
+    fitted = choose_latency(OmegaConf.create({"device": {"latency": str(tmp_path / "steps.csv")}}))  # type: ignore[arg-type]
+    assert fitted.coefficients == pytest.approx(latency.coefficients)

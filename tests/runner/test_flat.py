@@ -1,0 +1,131 @@
+"""A model written out as a flat list of operations says what the model says, whatever its architecture."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from allocators.paged import Paged
+from harness.runner import device as device_module
+from harness.runner import torch_runner
+from harness.runner.device import _Extent, decode_of, open_device, prefill_of
+from harness.runner.flat import flatten
+from harness.runner.model import build_model, read_config, shape_of, turn_weights
+from harness.runner.packing import Packed
+from harness.runner.torch_runner import TorchModelRunner
+from kernels.dispatch import backend_for
+from schedulers.continuous import Continuous
+from schedulers.reservation import RESERVATIONS
+from tests.runner.serving import CONFIGS, VOCABULARY, difference, expected, serve
+
+LLAMA_LIKE = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "head_dim": 16}  # fmt: skip
+MODELS = CONFIGS | {
+    "qwen2": LLAMA_LIKE | {"model_type": "qwen2"},
+    "qwen3": LLAMA_LIKE | {"model_type": "qwen3"},
+    "mistral": LLAMA_LIKE | {"model_type": "mistral"},
+    "tied_llama": LLAMA_LIKE | {"model_type": "llama", "tie_word_embeddings": True},
+    "gpt_neox": {"model_type": "gpt_neox", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+                 "num_attention_heads": 4},
+}  # fmt: skip
+
+
+def built(name: str) -> Any:
+    sizes = {"vocab_size": VOCABULARY, "max_position_embeddings": 256}
+    mapping = {"config": sizes | MODELS[name], "init_std": 0.25}
+    torch.set_num_threads(1)
+    return build_model(mapping, read_config(mapping), torch.device("cpu"), torch.float32, seed=1)
+
+
+def runner_of(model: Any, step: Any = None) -> TorchModelRunner:
+    shape = shape_of(model.config)
+    size = (shape.num_layers, 2, 65, shape.num_kv_heads, shape.head_dim)
+    kv = torch.linspace(-99, 99, math.prod(size)).view(size).sin()
+    return TorchModelRunner(model, kv, _Extent(64), backend_for("cpu", torch.float32), lambda r: None, step)
+
+
+def steps() -> list[Packed]:
+    """Prompts; decodes; one decode; one prompt that is not due yet. Token ids and slots at random."""
+    rng = np.random.default_rng(3)
+    made = [prefill_of([17, 5]), decode_of(6, 40), decode_of(1, 9), prefill_of([3])]
+    for step in made:
+        step.ids = rng.integers(3, VOCABULARY, len(step.ids))
+        step.slots = rng.permutation(64)[: len(step.slots)]
+    made[-1].due = made[-1].due[:0]
+    return made
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_flat_and_plain_agree(name: str) -> None:
+    model = built(name)
+    plain = [runner_of(model).forward(step) for step in steps()]
+    turn_weights(model)
+    flat = [runner_of(model, flatten(model)).forward(step) for step in steps()]
+    for a, b in zip(plain, flat, strict=True):
+        assert a.shape == b.shape
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_flat_models_serve_what_generate_says(name: str, chunked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_runner, "as_it_is", flatten)
+    budget = 9 if chunked else 2560
+    served = serve(
+        name, Paged(160, 64, block_size=4),
+        lambda allocator: Continuous(allocator, RESERVATIONS["on_demand"], max_model_len=64, watermark=0.0,
+                                     chunked_prefill=chunked, max_num_batched_tokens=budget),
+    )  # fmt: skip
+    assert difference(served, expected(name)) < 1e-4
+
+
+def test_the_same_step_twice_says_the_same() -> None:
+    """Operations that overwrite their inputs must not reach a weight or a constant."""
+    model = built("llama")
+    runner = runner_of(model, flatten(model))
+    first, again = (runner_of(model, runner.step).forward(steps()[0]) for _ in range(2))
+    torch.testing.assert_close(first, again, atol=0, rtol=0)
+
+
+def test_llama_is_fused_and_its_modules_are_gone() -> None:
+    source = flatten(built("llama")).source  # type: ignore[attr-defined]
+    assert source.count("call_rms_norm(") == 5
+    assert source.count("call_rotate(") == 4
+    assert source.count("attend(") == 2
+    assert "pow" not in source
+    assert "dropout" not in flatten(built("opt")).source  # type: ignore[attr-defined]
+
+
+def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(model: Any) -> Any:
+        raise RuntimeError("its control flow asks the data")
+
+    monkeypatch.setattr(device_module, "flatten", refuse)
+    device_module._open.cache_clear()
+    model = {"path": None, "config": CONFIGS["opt"] | {"vocab_size": VOCABULARY}, "init_std": 0.2}
+    settings = {"kind": "cpu", "dtype": "float32", "threads": 1, "kernels": "auto"}
+    opened = open_device(OmegaConf.create({"model": model, "device": settings, "seed": 0}))
+    device_module._open.cache_clear()
+    assert opened.facts["flattened"] is False
+    assert "asks the data" in opened.facts["flattened_reason"]
+    assert opened.runner(_Extent(16)).forward(decode_of(2, 4)).shape == (2, VOCABULARY)
+
+
+def test_a_flat_model_that_says_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(model: Any) -> Any:
+        step = flatten(model)
+        return lambda *args: step(*args) * 1.01
+
+    monkeypatch.setattr(device_module, "flatten", wrong)
+    device_module._open.cache_clear()
+    model = {"path": None, "config": CONFIGS["opt"] | {"vocab_size": VOCABULARY}, "init_std": 0.2}
+    settings = {"kind": "cpu", "dtype": "float32", "threads": 1, "kernels": "auto"}
+    opened = open_device(OmegaConf.create({"model": model, "device": settings, "seed": 0}))
+    device_module._open.cache_clear()
+    assert opened.facts["flattened"] is False
+    assert "differed" in opened.facts["flattened_reason"]
