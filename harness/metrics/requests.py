@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 import numpy as np
 import pandas as pd
@@ -24,8 +25,8 @@ def request_table(recorder: Recorder, requests: Iterable[Request]) -> pd.DataFra
 
     `status` is finished, rejected (with the reason) or unfinished. Times count from the scheduled arrival.
     """
-    known = [(r.id, r.arrival_ns, r.prompt_len, -1 if r.max_tokens is None else r.max_tokens) for r in requests]
-    facts = np.array(known, dtype=np.int64).reshape(-1, 4)
+    known = ((r.id, r.arrival_ns, r.prompt_len, -1 if r.max_tokens is None else r.max_tokens) for r in requests)
+    facts = np.fromiter(chain.from_iterable(known), dtype=np.int64).reshape(-1, 4)
     facts = facts[np.argsort(facts[:, 0], kind="stable")]
     ids, arrival, prompt, cap = facts.T
     deliveries = recorder.deliveries()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from harness.metrics.steps import INTEGERS, SPENT
 from harness.report.comparison import aggregate, comparison, find_baseline, names, read_jobs, swept_columns
 
 
@@ -62,7 +64,8 @@ class Sweep:
     def steps(self, job: str) -> pd.DataFrame:
         """The step table of a job."""
         if job not in self._steps:
-            self._steps[job] = pd.read_csv(self.folder / job / "steps.csv")
+            narrow: Any = dict.fromkeys(INTEGERS[1 : SPENT.start], np.int32)  # a simulation may have millions of rows
+            self._steps[job] = pd.read_csv(self.folder / job / "steps.csv", dtype=narrow)
         return self._steps[job]
 
     def requests(self, jobs: list[str]) -> pd.DataFrame:
@@ -98,6 +101,8 @@ class Sweep:
         """
         steps = self.steps(job)
         spent = steps[["schedule_ms", "execute_ms", "complete_ms", "idle_ms"]].sum(axis=1).to_numpy() / 1e3
+        if "repeat" in steps:  # a row may stand for a jump of many steps
+            spent = spent * steps["repeat"].to_numpy()
         values = steps[columns].to_numpy(np.float64)
         edges = np.concatenate([[0.0], np.cumsum(spent)])
         if len(steps) <= bins:

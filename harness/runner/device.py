@@ -167,9 +167,9 @@ def _capture(runner: TorchModelRunner, cfg: DictConfig) -> dict[str, Any]:
 
 def decode_of(lanes: int, length: int) -> Packed:
     """A made-up step of `lanes` decodes that all look at row 0 and write to slot 0."""
-    none, zeros = np.zeros(1, np.int32), np.zeros(lanes, np.int64)
+    none, ids, slots = np.zeros(1, np.int32), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
     lengths = np.full(lanes, length, np.int32)
-    return Packed(zeros, zeros + length - 1, zeros, lengths * 0, lengths, none, lanes, np.arange(lanes), [])
+    return Packed(ids, ids + length - 1, slots, lengths * 0, lengths, none, lanes, np.arange(lanes), [])
 
 
 def prefill_of(prompts: list[int]) -> Packed:

@@ -28,7 +28,7 @@ def why(sweep: Sweep) -> list[str]:
         "of rate are a factor in latency, so the relative errors of single points there say little.",
         "The published capacity is where the straight line between two drawn points crosses the limit; ours is the "
         "highest rate that met it.",
-        "Here every system has the same step times. The paper's Orca and vLLM shared kernels, but FasterTransformer ran "
+        "Here every system has the same step times. The paper's Orca and vLLM shared kernels; FasterTransformer ran "
         "its own: a lone request takes 0.024 s per token there, and vLLM's steps begin at 0.027. Its batcher is "
         "described in one sentence, so its curve is the least comparable, most of all on Alpaca and on OPT-175B.",
     ]
