@@ -108,6 +108,9 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         recorder.steps.flush()
     row = _facts(cfg, capacity, scheduler, workload, facts)
     row |= summarize(recorder, table, capacity)
+    prefix = scheduler.prefix
+    shares = getattr(scheduler.allocator, "shares", False)
+    row["prefix_hit_pct"] = 100 * prefix.hits / prefix.queries if shares and prefix.queries else None
     if card:
         row |= card.facts(int(table["output_tokens"].sum()))
     if not row["finished"]:

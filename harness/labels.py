@@ -9,6 +9,7 @@ KNOWN = {
     ("Continuous", "Buddy", "pow2"): "Orca (Pow2)",
     ("Continuous", "Buddy", "exact"): "Orca (Oracle)",
     ("Continuous", "Paged", "on_demand"): "vLLM",
+    ("VllmV1", "Paged", "on_demand"): "vLLM v1",
     ("Ideal", "Paged", "on_demand"): "Ideal",
 }
 
