@@ -471,12 +471,6 @@ class Allocator(ABC):
         if self._holders.get(holder.row) is not holder:
             raise AllocatorError(f"{holder.name} holds nothing here: freed twice, or never admitted")
 
-    def _sane(self, method: str, slots: object, least: int) -> None:
-        """Answer a subclass that returns garbage before the garbage reaches the ledger."""
-        if slots is not None and (isinstance(slots, bool) or not isinstance(slots, int) or slots < least):
-            told = f"{type(self).__name__}.{method} returned {slots!r}"
-            raise AllocatorError(f"{told} where at least {least} slots (a whole number) or None was due")
-
     def _take_row(self) -> int:
         if not self._free_rows:
             self.reserve_rows(2 * len(self.tables))

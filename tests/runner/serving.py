@@ -95,12 +95,10 @@ def serve(name: str, allocator: Allocator, make_scheduler: Callable[[Allocator],
     }
 
 
-@lru_cache
-def expected(name: str) -> dict[int, Any]:
-    """What `generate` answers, and the logits of one plain forward pass over prompt and answer."""
-    model = model_of(name, ours=False)
-    answers = {}
-    for request in requests():
+def answers(name: str, asked: list[Request]) -> dict[int, Any]:
+    """What `generate` says of each prompt, and the logits of one plain forward pass over prompt and answer."""
+    model, said = model_of(name, ours=False), {}
+    for request in asked:
         prompt = torch.tensor(request.token_ids).unsqueeze(0)
         with torch.inference_mode():
             whole = model.generate(
@@ -108,8 +106,14 @@ def expected(name: str) -> dict[int, Any]:
                 min_new_tokens=request.output_len, do_sample=False, pad_token_id=0,
             )  # fmt: skip
             logits = model(whole).logits[0, request.prompt_len - 1 : -1]
-        answers[request.id] = SimpleNamespace(tokens=whole[0, request.prompt_len :].tolist(), logits=logits)
-    return answers
+        said[request.id] = SimpleNamespace(tokens=whole[0, request.prompt_len :].tolist(), logits=logits)
+    return said
+
+
+@lru_cache
+def expected(name: str) -> dict[int, Any]:
+    """`answers` to the usual `requests`."""
+    return answers(name, requests())
 
 
 def difference(served: dict[int, Any], wanted: dict[int, Any]) -> float:

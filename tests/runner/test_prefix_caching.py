@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +17,7 @@ from schedulers.request import Batch, Request
 from schedulers.reservation import on_demand
 from schedulers.static import Static
 from schedulers.vllm_v1 import VllmV1
-from tests.runner.serving import VOCABULARY, difference, model_of, serve
+from tests.runner.serving import VOCABULARY, answers, difference, serve
 
 LONGEST = 64
 SCHEDULERS = {
@@ -46,21 +44,6 @@ def families() -> list[Request]:
         prompt = shared + own
         drawn.append(Request(i, 0, len(prompt), 14 + i, token_ids=prompt))
     return drawn
-
-
-def answers(name: str, requests: list[Request]) -> dict[int, Any]:
-    """What `generate` says of each prompt, and the logits of a plain forward pass over prompt and answer."""
-    model, said = model_of(name, ours=False), {}
-    for request in requests:
-        prompt = torch.tensor(request.token_ids).unsqueeze(0)
-        with torch.inference_mode():
-            whole = model.generate(
-                prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=request.output_len,
-                min_new_tokens=request.output_len, do_sample=False, pad_token_id=0,
-            )  # fmt: skip
-            logits = model(whole).logits[0, request.prompt_len - 1 : -1]
-        said[request.id] = SimpleNamespace(tokens=whole[0, request.prompt_len :].tolist(), logits=logits)
-    return said
 
 
 def served(name: str, requests: list[Request], scheduler: Any, slots: int = 160, block_size: int = 4,
