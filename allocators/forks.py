@@ -24,10 +24,10 @@ class Forks:
         self.blocks: dict[int, dict[Holder, int]] = {}
         self.ever = False
 
-    def borrow(self, block: int, parent: Holder, child: Holder) -> None:
-        """`child` gets what `parent` has stored in `block`, the last one with tokens of it."""
+    def borrow(self, block: int, owner: Holder, child: Holder, slots: int) -> None:
+        """`child` shares the first `slots` slots of `block`; if nobody else borrows it, `owner` holds all of it."""
         self.ever = True
-        self.blocks.setdefault(block, {parent: self.block_size})[child] = parent.stored % self.block_size
+        self.blocks.setdefault(block, {owner: self.block_size})[child] = slots
 
     def join(self, blocks: Sequence[int], holder: Holder) -> None:
         """`holder` becomes a holder of all slots of `blocks`, some of which others may borrow."""
@@ -48,7 +48,7 @@ class Forks:
         return heir
 
     def overlap(self, block: int, holder: Holder) -> tuple[int, int]:
-        """Slots of `holder` in `block` that another live sequence holds too, and that only finished ones hold beside it."""
+        """Slots of `holder` in `block` that another live sequence holds too, and those that only finished ones do."""
         sharers = self.blocks[block]
         live = finished = 0
         for sharer, slots in sharers.items():

@@ -101,8 +101,8 @@ class Paged(Allocator):
         blocks = self._blocks[parent.row][: -(-parent.stored // self.block_size)]
         self.pool.take(blocks)
         self._forks.join(blocks, child)
-        if parent.stored % self.block_size:
-            self._forks.borrow(blocks[-1], parent, child)
+        if rest := parent.stored % self.block_size:
+            self._forks.borrow(blocks[-1], parent, child, rest)
         child.final = parent.final
         self._settle(child, blocks, parent.stored, parent.stored, self._registered[parent.row])
         return True
@@ -283,14 +283,15 @@ class Paged(Allocator):
             return False
         here = dict(zip(away, self.pool.allocate(len(away)) or [], strict=True))
         self._moves += [Move("in", block * size, to * size, size) for block, to in here.items()]
-        first: dict[int, Holder] = {}  # by block: who has most in it
-        for holder in sorted(group, key=lambda holder: -holder.stored):
-            blocks = [here[block] for block in self._host.forget(holder)]
+        first: dict[int, Holder] = {}  # by block: its owner, who has most tokens, and room for more
+        theirs = [(holder, self._host.forget(holder)) for holder in group]
+        for holder, hosted in sorted(theirs, key=lambda pair: (-pair[0].stored, -len(pair[1]))):
+            blocks = [here[block] for block in hosted]
             self.pool.take([block for block in blocks if block in first])
             self._forks.join(blocks, holder)
             last, held = blocks[-1], len(blocks) * size
             if last in first and holder.stored % size:
-                self._forks.borrow(last, first[last], holder)
+                self._forks.borrow(last, first[last], holder, holder.stored % size)
                 held = holder.stored
             first.update({block: holder for block in blocks if block not in first})
             self._settle(holder, blocks, held, holder.stored, 0)
