@@ -21,7 +21,7 @@ from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.summary import goodput, summarize
 from harness.replayer import replay
-from harness.runner.latency.choose import choose_latency, simulated_slots
+from harness.runner.latency.choose import choose_latency, move_costs, simulated_slots
 from harness.runner.nvml import NvmlSampler
 from harness.runner.simulated import SimulatedModelRunner
 from harness.workload import Workload, build_workload, export
@@ -81,7 +81,8 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     if cfg.device.kind == "simulated":
         capacity = simulated_slots(cfg)
         scheduler = build_scheduler(cfg, capacity, asked)
-        runner: Any = SimulatedModelRunner(choose_latency(cfg), cfg.simulation.exact_steps)
+        latency, costs = choose_latency(cfg), move_costs(cfg)
+        runner: Any = SimulatedModelRunner(latency, cfg.simulation.exact_steps, costs, cfg.seed)
         facts["device"] = "simulated"
     else:
         from harness.runner.device import open_device, warm_up

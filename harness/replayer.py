@@ -111,7 +111,7 @@ def replay(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, clock: 
         execute_ns = clock.charge(mark, result.ns)
         ready, mark = clock.now, clock.tick()
         further = jump(scheduler, runner, batch, ready, due) if jumping else NO_JUMP
-        produced, finished = scheduler.complete(batch, result.tokens)
+        produced, finished = scheduler.complete(batch, result.tokens, result.branches)
         complete_ns = clock.charge(mark)
         recorder.completed(batch, produced, finished, ready, (schedule_ns, execute_ns, complete_ns), further)
         ends = list(accumulate(further.ns, initial=ready)) if further.ns else []

@@ -158,7 +158,7 @@ def test_a_skipped_copy_shows(skip):
             moves = allocator.take_moves()
             assert moves
             if not skip:
-                runner._move(moves)
+                runner._moves.run(moves)
             moved["child"] = child
             allocator.tables[[seq.row, child.row]] = allocator.tables[[child.row, seq.row]]
             extents = allocator.allocator._extents

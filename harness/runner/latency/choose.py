@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from harness.errors import HarnessError
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.latency.hardware import Hardware, load_hardware
+from harness.runner.latency.moves import MoveCosts
 from harness.runner.latency.roofline import Roofline
 from harness.runner.latency.table import TableLatency
 from harness.runner.latency.weights import Weights, weights_of
@@ -48,6 +49,13 @@ def choose_latency(cfg: DictConfig) -> Any:
     except Exception as error:
         cause = error.__cause__ or error
         raise HarnessError(f"device.latency={wanted} can't be built: {cause}") from error
+
+
+def move_costs(cfg: DictConfig) -> MoveCosts | None:
+    """What copies and swaps cost on `device.hardware`; None where no hardware is named."""
+    if cfg.device.hardware is None:
+        return None
+    return MoveCosts.of(model_weights(cfg), _hardware(cfg, ""), cfg.device.tensor_parallel)
 
 
 def simulated_slots(cfg: DictConfig) -> int:
