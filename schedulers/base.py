@@ -116,9 +116,9 @@ class Scheduler(ABC):
         for seq in batch.seqs:
             stored = seq.stored
             if stored >= seq.num_tokens:
-                seq.num_tokens = stored + 1
+                seq.num_tokens = told = stored + 1
                 produced.append(seq)
-                if stored + 1 >= seq.end_tokens:
+                if told >= seq.end_tokens:
                     finished.append(seq)
         if tokens is not None:
             for seq, token in zip(produced, tokens, strict=True):

@@ -56,7 +56,7 @@ class Continuous(Scheduler):
     def _run(self, batch: Batch, budget: int) -> int:
         """Give every running sequence its next tokens, preempting from the end when the pool is full."""
         seqs, counts, grow = batch.seqs, batch.counts, self.allocator.grow
-        if sum([seq.num_tokens - seq.stored for seq in self.running]) == len(self.running) <= budget:
+        if len(self.running) <= budget and not (self.chunked_prefill and self._in_pieces()):
             return budget - self._decode(batch)
         for seq in list(self.running):
             if seq.row < 0:  # preempted, and so are all behind it
@@ -74,6 +74,10 @@ class Continuous(Scheduler):
             counts.append(count)
             budget -= count
         return budget
+
+    def _in_pieces(self) -> bool:
+        """Whether somebody has more than one token due, which takes prompts that are computed in pieces."""
+        return sum([seq.num_tokens - seq.stored for seq in self.running]) > len(self.running)
 
     def _decode(self, batch: Batch) -> int:
         """The usual step of `_run`, in short: everybody has one token due. How many are in the batch."""

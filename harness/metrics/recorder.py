@@ -87,17 +87,17 @@ class Recorder:
 
         After it, the same batch took the `further` steps, in the last of which `finished` finished.
         """
-        previous, steady, last = self._last_ready, 0, ready + sum(further.ns)
-        for seq in produced:
-            if seq.last_token_ns == previous:
-                steady += 1
-            elif seq.first_token_ns < 0:
+        previous, last = self._last_ready, ready + sum(further.ns)
+        others = [seq for seq in produced if seq.last_token_ns != previous]
+        for seq in others:
+            if seq.first_token_ns < 0:
                 seq.first_token_ns = ready
             else:
                 self.gaps.add(ready - seq.last_token_ns)
+        for seq in produced:
             seq.last_token_ns = last
-        if steady:
-            self.gaps.add(ready - previous, steady)
+        if len(others) < len(produced):
+            self.gaps.add(ready - previous, len(produced) - len(others))
         if further.ns:
             self.gaps.add_each(further.ns, len(produced))
         self._last_ready = last
