@@ -92,12 +92,13 @@ class Paged(Allocator):
                 del wanted[self.pool.num_free :]
         if not self._store(seqs, granted):
             return super().extend(seqs, rounds)
-        if not wanted:
-            return Growth(granted, [])
-        return Growth(granted, self._widen_each([seqs[key % lanes] for key in wanted], [key // lanes for key in wanted]))
+        shifts = self._widen_each([seqs[key % lanes] for key in wanted], [key // lanes for key in wanted])
+        return Growth(granted, shifts)
 
     def _widen_each(self, seqs: Sequence[Holder], rounds: Sequence[int]) -> list[tuple[int, ...]]:
         """A block for each of `seqs` in turn, each in its round (ascending); how the books change, see `Growth`."""
+        if not seqs:
+            return []
         size, tables, rows = self.block_size, self.tables, self._blocks
         gained, beyond = dict.fromkeys(rounds, 0), dict.fromkeys(rounds, 0)  # slots by round: all, and never to be used
         for seq, at, block in zip(seqs, rounds, self.pool.allocate(len(seqs)) or (), strict=True):
