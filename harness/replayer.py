@@ -88,7 +88,7 @@ def replay(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, clock: 
         start, mark = clock.now, clock.tick()
         batch = scheduler.schedule(start)
         schedule_ns = clock.charge(mark)
-        queued = len(scheduler.waiting) + len(scheduler.running)
+        queued = scheduler.num_requests
         if source.injected != over + queued:
             raise StalledError(f"{source.injected} requests arrived, {over} are over and {queued} are queued")
         due = _next_event(source, scheduler, start)

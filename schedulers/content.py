@@ -21,11 +21,18 @@ if TYPE_CHECKING:
 class Chain:
     """The keys of a sequence's first blocks, as far as somebody asked for them."""
 
-    __slots__ = ("_digest", "keys")
+    __slots__ = ("_digest", "_fork", "keys")
 
     def __init__(self) -> None:
         self.keys: list[Hashable] = []
         self._digest = sha256()  # of the tokens, or the pieces, of the blocks so far
+        self._fork: tuple[int, ...] = ()  # what tells apart answers to one request that nobody knows the tokens of
+
+    def fork(self, number: int) -> Chain:
+        """Of a sequence that is the same so far; `number` is another for each fork of a request."""
+        child = Chain()
+        child.keys, child._digest, child._fork = list(self.keys), self._digest.copy(), (number,)
+        return child
 
     def extend(self, request: Request, outputs: Sequence[int], block_size: int, count: int) -> None:
         """Have at least `count` keys.
@@ -39,7 +46,8 @@ class Chain:
             self._extend_tokens(request, outputs, block_size, max(count, request.prompt_len // block_size))
         elif request.hash_ids is not None and not self.keys:
             self._extend_pieces(request, block_size)
-        self.keys += [(request.id, i) for i in range(len(self.keys), count)]
+        in_prompt = request.prompt_len // block_size
+        self.keys += [(request.id, i, *self._fork[: i >= in_prompt]) for i in range(len(self.keys), count)]
 
     def _extend_tokens(self, request: Request, outputs: Sequence[int], block_size: int, count: int) -> None:
         """A key for each block whose tokens are all known."""

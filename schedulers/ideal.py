@@ -11,7 +11,7 @@ from typing import Any
 
 from allocators.base import Ask
 from schedulers.continuous import Continuous
-from schedulers.request import Batch
+from schedulers.request import Batch, Request
 
 
 def peak(lanes: Iterable[tuple[int, int]], unit: int = 1) -> int:
@@ -57,6 +57,10 @@ class Ideal(Continuous):
             batch.blocked = Ask(head.num_tokens, spare=max(most - held - head.num_tokens, 0), final=head.end_tokens - 1)
             return 0
         return super().admit_head(batch, budget, spare, limit)
+
+    def unservable(self, request: Request) -> str | None:
+        """Also why the bound does not hold for it."""
+        return f"n = {request.n}: the bound is one for single answers" if request.n > 1 else super().unservable(request)
 
     def steady(self, batch: Batch) -> bool:
         """A head that was refused may fit a step later, though nobody has finished."""

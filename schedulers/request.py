@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from allocators.base import Ask, Holder, Move
 from schedulers.content import Chain
+
+if TYPE_CHECKING:
+    from schedulers.group import Group
 
 
 @dataclass(slots=True)
@@ -26,6 +29,8 @@ class Request:
         hash_block: tokens a hash id stands for, 0 without `hash_ids`.
         session: requests of one conversation or client share it; empty = none.
         priority: lower is sooner.
+        n: answers wanted: so many samples, or the beams of a search of that width.
+        use_beam_search: whether they are the likeliest answers that a beam search finds, instead of samples.
     """
 
     id: int
@@ -38,6 +43,8 @@ class Request:
     hash_block: int = 0
     session: str = ""
     priority: int = 0
+    n: int = 1
+    use_beam_search: bool = False
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < self.output_len:
@@ -64,6 +71,8 @@ class Sequence(Holder):
         computed_before: most tokens it had stored before a preemption; below it, work is done again.
         cached_tokens: tokens it was spared by a prefix hit when it was first admitted.
         chain: the keys of its first full blocks; None until somebody asks for them, and when it is finished.
+        group: the sequences of its request, itself among them; None if it is the only one.
+        score: log-probability of its answer, of a beam only.
         first_scheduled_ns, first_token_ns, last_token_ns: written by the recorder; -1 = not yet.
     """
 
@@ -77,6 +86,8 @@ class Sequence(Holder):
     computed_before: int = 0
     cached_tokens: int = 0
     chain: Chain | None = None
+    group: Group | None = None
+    score: float = 0.0
     first_scheduled_ns: int = -1
     first_token_ns: int = -1
     last_token_ns: int = -1
@@ -84,6 +95,11 @@ class Sequence(Holder):
     @property
     def done(self) -> bool:
         return self.num_tokens >= self.end_tokens
+
+    @property
+    def members(self) -> list[Sequence]:
+        """All sequences of its request."""
+        return [self] if self.group is None else self.group.seqs
 
     def block_hashes(self, block_size: int, count: int) -> Items[Hashable]:
         """Keys of its first `count` full blocks; see `schedulers.content`. One block size per sequence."""

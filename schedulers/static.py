@@ -36,7 +36,7 @@ class Static(Scheduler):
         batch = Batch()
         if not self.running and self._may_start(now):
             self._form(batch)
-        if any(seq.num_tokens - seq.stored > 1 for seq in self.running):
+        if any(self._due(seq) > 1 for seq in self.running):
             self._prefill(batch)
         else:
             self._decode(batch)
@@ -54,7 +54,7 @@ class Static(Scheduler):
 
     def steady(self, batch: Batch) -> bool:
         """All lanes that live are in the batch, and it did not try to form a new one."""
-        same = len(batch.seqs) == len(self.running) and not (batch.preempted or batch.blocked)
+        same = len(batch.seqs) == len(self.running) and not (batch.preempted or batch.blocked or self.branching)
         return same and len(batch.idle) == len(self.held) * self.compute_finished and decodes_next(batch)
 
     def finish(self, finished: Items[Sequence]) -> None:
@@ -67,6 +67,17 @@ class Static(Scheduler):
         if not self.running:
             self._free_held()
 
+    @property
+    def max_lanes(self) -> int:
+        """All lanes decode in one step."""
+        return min(self.max_num_seqs, self.max_num_batched_tokens)
+
+    def _due(self, seq: Sequence) -> int:
+        """Tokens of a lane that could be computed now."""
+        if seq.group is None:
+            return seq.num_tokens - seq.stored
+        return seq.group.due(seq, self.max_num_batched_tokens)
+
     def _may_start(self, now: int) -> bool:
         """Whether a new batch starts now, or waits for more arrivals."""
         self._wake = None
@@ -78,8 +89,8 @@ class Static(Scheduler):
 
     def _form(self, batch: Batch) -> None:
         """Admit the head of the queue while lanes and memory last. The token budget shapes steps, not batches."""
-        scheduled, lanes = len(batch.seqs), min(self.max_num_seqs, self.max_num_batched_tokens)
-        while self.waiting and len(self.running) < lanes:
+        scheduled = len(batch.seqs)
+        while self.waiting and len(self.running) < self.max_lanes:
             if not self.admit_head(batch, self.waiting[0].num_tokens):
                 break
         del batch.seqs[scheduled:], batch.counts[scheduled:]
@@ -88,9 +99,9 @@ class Static(Scheduler):
         """Prompts in admission order within the token budget (whole ones, unless they may be chunked)."""
         budget = self.max_num_batched_tokens
         for seq in self.running:
-            rest = seq.num_tokens - seq.stored
+            rest = self._due(seq)
             count = min(rest, budget)
-            if rest == 1:
+            if rest <= 1:
                 continue
             if not count or (count < rest and not self.chunked_prefill):
                 break
@@ -104,9 +115,11 @@ class Static(Scheduler):
         for seq in list(self.running):
             if seq.row < 0:  # preempted, and so are all behind it
                 break
+            if not self._due(seq):
+                continue
             tokens = seq.stored + 1
             while seq.row >= 0 and tokens > seq.room and not self.allocator.grow(seq, tokens):
-                if len(self.running) > 1:
+                if self.running[-1].members[0] is not self.running[0].members[0]:
                     self.preempt(self.running[-1], batch)
                 elif self.held:
                     self._free_held()

@@ -80,6 +80,8 @@ class VllmV1(Scheduler):
             return f"a prompt of {request.prompt_len} tokens leaves no room for an answer: " + (
                 f"max_model_len = {self.max_model_len}"
             )
+        if request.n > 1:
+            return f"n = {request.n}: vLLM's v1 scheduler sees each answer as a request of its own"
         return super().unservable(request)
 
     def _limit(self) -> int:
