@@ -321,7 +321,7 @@ class Allocator(ABC):
 
         Ends before the first step in which somebody is refused room (who asked before may have got it).
         """
-        if all(seq.stored + rounds <= seq.room and seq.stored + rounds <= seq.final for seq in seqs):
+        if min([seq.room - seq.stored for seq in seqs]) >= rounds <= min([seq.final - seq.stored for seq in seqs]):
             self.commit(seqs, [rounds] * len(seqs))
             return Growth(rounds, [])
         ones, shifts, before = [1] * len(seqs), list[tuple[int, ...]](), self._books(None)
@@ -343,15 +343,30 @@ class Allocator(ABC):
         """
         within_final = sum(counts)
         for holder, count in zip(seqs, counts, strict=True):
-            holder.stored += count
-            if holder.stored > holder.final:  # the end was not declared truly: recompute this sequence's columns
+            holder.stored = stored = holder.stored + count
+            if stored > holder.final:  # the end was not declared truly: recompute this sequence's columns
                 after = split(holder)
-                holder.stored -= count
+                holder.stored = stored - count
                 self._shift(split(holder), after)
-                holder.stored += count
+                holder.stored = stored
                 within_final -= count
         self._used += within_final
         self._reserved -= within_final
+
+    def _store(self, seqs: Sequence[Holder], count: int) -> bool:
+        """`count` more tokens of each of `seqs` are stored; False, and nothing changed, if one would pass its end."""
+        within = True
+        for holder in seqs:
+            holder.stored = stored = holder.stored + count
+            if stored > holder.final:
+                within = False
+        if not within:
+            for holder in seqs:
+                holder.stored -= count
+            return False
+        self._used += count * len(seqs)
+        self._reserved -= count * len(seqs)
+        return True
 
     def fork(self, parent: Holder, child: Holder, common: int = 0) -> bool:
         """Let `child` store the same tokens as `parent`, instead of what it stored before.

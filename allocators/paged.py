@@ -112,33 +112,44 @@ class Paged(Allocator):
 
     def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
         """In bulk: the blocks that growing round by round would take, in the same order."""
-        lanes, size = len(seqs), self.block_size
-        outgrown = [(left, i) for i, seq in enumerate(seqs) if (left := seq.room - seq.stored) < rounds]
-        if not outgrown or self.enable_prefix_caching or self._forks.blocks:
+        if self.enable_prefix_caching or self._forks.blocks or self._over:
             return super().extend(seqs, rounds)
-        if min([seq.final - seq.stored for seq in seqs]) < rounds or any(seqs[i].promise for _, i in outgrown):
+        lanes, size, granted, wanted = len(seqs), self.block_size, rounds, list[int]()
+        lefts = [seq.room - seq.stored for seq in seqs]
+        if min(lefts) < rounds:
+            wanted = [left * lanes + i for i, left in enumerate(lefts) if left < rounds]
+            if rounds > size:
+                wanted = [key for first in wanted for key in range(first, rounds * lanes, size * lanes)]
+            wanted.sort()
+            if len(wanted) > self.pool.num_free:
+                granted = wanted[self.pool.num_free] // lanes
+                del wanted[self.pool.num_free :]
+        if not self._store(seqs, granted):
             return super().extend(seqs, rounds)
-        wanted = sorted([at * lanes + i for left, i in outgrown for at in range(left, rounds, size)])
-        if len(wanted) > self.pool.num_free:
-            rounds = wanted[self.pool.num_free] // lanes
-            del wanted[self.pool.num_free :]
-        shifts, tables, rest = list[tuple[int, ...]](), self.tables, 0
-        for key, block in zip(wanted, (self.pool.allocate(len(wanted)) if wanted else None) or [], strict=True):
-            seq = seqs[key % lanes]
-            row, beyond = seq.row, seq.room + size - seq.final
-            rounding = 0 if beyond < 0 else beyond if beyond < size else size
-            shifts.append((key // lanes, 0, 0, size - rounding, 0, rounding, 0))
-            rest += rounding
-            blocks = self._blocks[row]
+        shifts = self._widen_each([seqs[key % lanes] for key in wanted], [key // lanes for key in wanted])
+        return Growth(granted, shifts)
+
+    def _widen_each(self, seqs: Sequence[Holder], rounds: Sequence[int]) -> list[tuple[int, ...]]:
+        """A block for each of `seqs` in turn, each in its round (ascending); how the books change, see `Growth`."""
+        if not seqs:
+            return []
+        size, tables, rows = self.block_size, self.tables, self._blocks
+        gained, beyond = dict.fromkeys(rounds, 0), dict.fromkeys(rounds, 0)  # slots by round: all, and never to be used
+        for seq, at, block in zip(seqs, rounds, self.pool.allocate(len(seqs)) or (), strict=True):
+            row = seq.row
+            blocks = rows[row]
             tables[row, len(blocks)] = block
             blocks.append(block)
-            self._dirty.add(row)
             seq.held += size
-            seq.room += size
-        self._reserved += len(shifts) * size - rest
-        self._rounding += rest
-        self.commit(seqs, [rounds] * lanes)
-        return Growth(rounds, shifts)
+            seq.room = room = seq.room + size
+            gained[at] += size
+            if room > seq.final:
+                beyond[at] += min(room - seq.final, size)
+        self._dirty.update([seq.row for seq in seqs])
+        rounding = sum(beyond.values())
+        self._rounding += rounding
+        self._reserved += len(seqs) * size - rounding
+        return [(at, 0, 0, slots - beyond[at], 0, beyond[at], 0) for at, slots in gained.items()]
 
     def release(self, holder: Holder) -> None:
         blocks = self._blocks.pop(holder.row)

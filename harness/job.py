@@ -18,7 +18,7 @@ from harness.environment import environment
 from harness.errors import HarnessError
 from harness.labels import label, parts
 from harness.metrics.recorder import Recorder
-from harness.metrics.requests import request_table
+from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import goodput, summarize
 from harness.replayer import replay
 from harness.runner.latency.choose import choose_latency, move_costs, simulated_slots
@@ -103,9 +103,9 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         with card or nullcontext():
             replay(workload, scheduler, runner, clock, recorder, on_progress)
     finally:
-        export([r for r in workload.requests if r.arrival_ns >= 0], folder / "workload.jsonl")
+        export((r for r in workload.requests if r.arrival_ns >= 0), folder / "workload.jsonl")
         table = request_table(recorder, workload.requests)
-        table.to_csv(folder / "requests.csv", index=False)
+        write_requests(table, folder / "requests.csv")
         recorder.steps.flush()
     row = _facts(cfg, capacity, scheduler, workload, facts)
     row |= summarize(recorder, table, capacity)

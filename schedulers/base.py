@@ -147,9 +147,9 @@ class Scheduler(ABC):
                     if seq.done:
                         finished.append(seq)
             elif stored >= seq.num_tokens:
-                seq.num_tokens = stored + 1
+                seq.num_tokens = due = stored + 1
                 produced.append(seq)
-                if stored + 1 >= seq.end_tokens:
+                if due >= seq.end_tokens:
                     finished.append(seq)
         if tokens is not None:
             for seq, token in zip(produced, tokens, strict=True):

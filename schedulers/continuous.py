@@ -83,8 +83,7 @@ class Continuous(Scheduler):
     def _run(self, batch: Batch, budget: int) -> int:
         """Give every running sequence its next tokens, preempting from the end when the pool is full."""
         seqs, counts, grow = batch.seqs, batch.counts, self.allocator.grow
-        due = sum([seq.num_tokens - seq.stored for seq in self.running])
-        if due == len(self.running) <= budget and not self.unforked:
+        if len(self.running) <= budget and not self.unforked and self._all_decode():
             return budget - self._decode(batch)
         for seq in list(self.running):
             if seq.row < 0:  # preempted, and so are all behind it
@@ -101,6 +100,12 @@ class Continuous(Scheduler):
             counts.append(count)
             budget -= count
         return budget
+
+    def _all_decode(self) -> bool:
+        """Whether all that run have one token due. A prompt that is computed at once leaves nobody with more."""
+        if not self.chunked_prefill and not self._siblings:
+            return True
+        return sum([seq.num_tokens - seq.stored for seq in self.running]) == len(self.running)
 
     def _decode(self, batch: Batch) -> int:
         """The usual step of `_run`, in short: everybody has one token due. How many are in the batch."""

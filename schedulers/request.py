@@ -118,7 +118,6 @@ class Work(NamedTuple):
         decodes: sequences with one new token (the last token of a prompt in pieces is no different).
         idle: finished lanes of a static batch, computed for nothing.
         context: tokens that decodes and idle lanes look back to, the new ones included.
-        longest: the most tokens that any sequence or idle lane looks back to.
         prompts: sequences with several new tokens.
         prompt_tokens: their new tokens.
         prompt_context: tokens stored of them after the step.
@@ -128,7 +127,6 @@ class Work(NamedTuple):
     decodes: int
     idle: int
     context: int
-    longest: int
     prompts: int
     prompt_tokens: int
     prompt_context: int
@@ -142,7 +140,7 @@ class Work(NamedTuple):
         """So many steps later, if every sequence goes on to decode: each has stored one more token in each step."""
         decodes = self.decodes + self.prompts
         context = self.context + self.prompt_context + steps * decodes
-        return Work(decodes, self.idle, context, self.longest + steps, 0, 0, 0, 0)
+        return Work(decodes, self.idle, context, 0, 0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -181,18 +179,17 @@ class Batch:
         return self._work
 
     def _sums(self) -> Work:
-        contexts = [seq.stored for seq in self.seqs]
-        longest, prompts = max(contexts, default=0), 0
-        prompt_tokens = prompt_context = pairs = 0
-        if sum(self.counts) > len(contexts):
-            for stored, count in zip(contexts, self.counts, strict=True):
+        context, lanes = sum([seq.stored for seq in self.seqs]), len(self.seqs)
+        prompts = prompt_tokens = prompt_context = pairs = 0
+        if sum(self.counts) > lanes:
+            for seq, count in zip(self.seqs, self.counts, strict=True):
                 if count > 1:
+                    stored = seq.stored
                     prompts += 1
                     prompt_tokens += count
                     prompt_context += stored
                     pairs += count * (2 * stored - count) // 2
-        context, decodes, idle = sum(contexts) - prompt_context, len(contexts) - prompts, len(self.idle)
-        if idle:
-            held = [seq.stored for seq in self.idle]
-            context, longest = context + sum(held), max(longest, *held)
-        return Work(decodes, idle, context, longest, prompts, prompt_tokens, prompt_context, pairs)  # fmt: skip
+        if self.idle:
+            context += sum([seq.stored for seq in self.idle])
+        return Work(lanes - prompts, len(self.idle), context - prompt_context, prompts, prompt_tokens, prompt_context,
+                    pairs)  # fmt: skip

@@ -87,17 +87,17 @@ class Recorder:
 
         After it, the same batch took the `further` steps, in the last of which `finished` finished.
         """
-        previous, steady, last = self._last_ready, 0, ready + sum(further.ns)
-        for seq in produced:
-            if seq.last_token_ns == previous:
-                steady += 1
-            elif seq.first_token_ns < 0:
+        previous, last = self._last_ready, ready + sum(further.ns)
+        others = [seq for seq in produced if seq.last_token_ns != previous]
+        for seq in others:
+            if seq.first_token_ns < 0:
                 seq.first_token_ns = ready
             else:
                 self.gaps.add(ready - seq.last_token_ns)
+        for seq in produced:
             seq.last_token_ns = last
-        if steady:
-            self.gaps.add(ready - previous, steady)
+        if len(others) < len(produced):
+            self.gaps.add(ready - previous, len(produced) - len(others))
         if further.ns:
             self.gaps.add_each(further.ns, len(produced))
         self._last_ready = last
@@ -112,11 +112,11 @@ class Recorder:
         self.steps.append((start, 0, 0, 0, 0, 0, 0, waiting, 0, 0, 0, *books, 0, 0, 0, 0, 0, end - start))
 
     def deliveries(self) -> np.ndarray:
-        """``[delivered, 2]`` int64: request id and when (ns) it was handed to the scheduler, in that order."""
-        return np.array(self._delivered, dtype=np.int64).reshape(-1, 2)
+        """``[delivered, 2]`` int64, a view: request id and when (ns) it was handed to the scheduler, in that order."""
+        return np.frombuffer(self._delivered, dtype=np.int64).reshape(-1, 2)
 
     def fates(self) -> np.ndarray:
-        """``[scheduled, 9]`` int64: the `Fate` of every request that was ever scheduled, in no order."""
-        over = np.array(self._over, dtype=np.int64).reshape(-1, len(Fate._fields))
+        """``[scheduled, 9]`` int64, maybe a view: the `Fate` of every request that was ever scheduled, in no order."""
+        over = np.frombuffer(self._over, dtype=np.int64).reshape(-1, len(Fate._fields))
         left = [Fate.of(seq) for seq in self.sequences.values() if not seq.done]
         return np.concatenate([over, np.array(left, dtype=np.int64)]) if left else over

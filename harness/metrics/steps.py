@@ -159,14 +159,14 @@ def expand(rows: np.ndarray, jumps: Sequence[Jump], joined: Sequence[tuple[int, 
         ``[steps, len(INTEGERS)]``.
     """
     repeat = np.array([1 + len(jump.ns) for jump in jumps])
-    steps = np.repeat(rows, repeat, axis=0)
+    steps = np.repeat(rows.T, repeat, axis=1).T  # each column in one piece: all below goes by columns
     if len(steps) == len(rows):
         return steps
     first = np.cumsum(repeat) - repeat
     after = np.arange(len(steps)) - np.repeat(first, repeat)  # steps since the first of its jump
-    later = after > 0
-    steps[later, AT["execute"]] = np.fromiter(chain.from_iterable(jump.ns for jump in jumps), np.int64)
-    _books(steps, first, repeat, after, jumps)
+    later = np.flatnonzero(after)
+    steps[later, AT["execute"]] = np.fromiter(chain.from_iterable([jump.ns for jump in jumps]), np.int64)
+    _books(steps, first, repeat, after, later, jumps)
     steps[:, AT["context_tokens"]] += after * steps[:, AT["num_seqs"]]
     steps[later, AT["decode_seqs"]] = steps[later, AT["num_seqs"]]
     for name in FIRST:
@@ -175,8 +175,7 @@ def expand(rows: np.ndarray, jumps: Sequence[Jump], joined: Sequence[tuple[int, 
     begun = np.cumsum(spent) - spent
     steps[:, AT["start"]] += begun - np.repeat(begun[first], repeat)
     last = first + repeat - 1
-    steps[later, AT["finished"]] = 0
-    steps[first, AT["finished"]] = 0
+    steps[:, AT["finished"]] = 0
     steps[last, AT["finished"]] = rows[:, AT["finished"]]
     for row, when in joined:
         mine = slice(first[row] + 1, last[row] + 1)
@@ -184,26 +183,29 @@ def expand(rows: np.ndarray, jumps: Sequence[Jump], joined: Sequence[tuple[int, 
     return steps
 
 
-def _books(steps: np.ndarray, first: np.ndarray, repeat: np.ndarray, after: np.ndarray, jumps: Sequence[Jump]) -> None:
+def _books(steps: np.ndarray, first: np.ndarray, repeat: np.ndarray, after: np.ndarray, later: np.ndarray,
+           jumps: Sequence[Jump]) -> None:  # fmt: skip
     """Write the books of every step, each from its jump's first step: one slot a lane and step goes from `reserved` to
     `used`, slots granted for a later step shift the columns from it on, and what is left follows from the rest.
     """
     books = steps[:, BOOKS]  # a view
     capacity, lanes = books.sum(axis=1), after * steps[:, AT["num_seqs"]]
-    shifted = np.repeat(first, [len(jump.shifts) for jump in jumps])
-    shifts = np.fromiter(chain.from_iterable(chain.from_iterable(jump.shifts for jump in jumps)), np.int64)
+    number = np.array([len(jump.shifts) for jump in jumps])
+    shifts = np.fromiter(chain.from_iterable(chain.from_iterable([jump.shifts for jump in jumps])), np.int64)
     shifts = shifts.reshape(-1, 1 + HELD)
-    at = shifted + 1 + shifts[:, 0]
-    within = at < np.repeat(first + repeat, [len(jump.shifts) for jump in jumps])  # not for the step that was refused
-    moved = np.zeros((len(steps), HELD), dtype=np.int64)
-    np.add.at(moved, at[within], shifts[within, 1:])
-    moved = np.cumsum(moved, axis=0)
-    books[:, :HELD] += moved - np.repeat(moved[first], repeat, axis=0)
+    at = np.repeat(first + 1, number) + shifts[:, 0]
+    within = at < np.repeat(first + repeat, number)  # not for the step that was refused
+    at, shifts = at[within], shifts[within, 1:]
+    for column in np.flatnonzero(shifts.any(axis=0)).tolist():
+        moved = np.zeros(len(steps), dtype=np.int64)
+        np.add.at(moved, at, shifts[:, column])
+        moved = np.cumsum(moved)
+        books[:, column] += moved - np.repeat(moved[first], repeat)
     books[:, 0] += lanes
     books[:, 2] -= lanes
     cached, unheld = books[:, HELD - 1], capacity - books[:, : HELD - 1].sum(axis=1)
-    asked = np.repeat([jump.asked for jump in jumps], repeat)
-    cases = (asked >= 0) & (unheld >= asked), (asked >= 0) & (unheld < asked), asked < 0
-    later = after > 0
+    asked = np.repeat(np.array([jump.asked for jump in jumps]), repeat)
+    fits = unheld >= asked
+    cases = (asked >= 0) & fits, (asked >= 0) & ~fits, asked < 0
     for column, case in enumerate(cases, HELD):
-        books[later, column] = np.where(case, unheld - cached, 0)[later]
+        books[later, column] = ((unheld - cached) * case)[later]

@@ -23,7 +23,9 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
     """
     recorder.steps.flush()
     whole, saturated = recorder.steps.whole, recorder.steps.saturated
-    served = table[table["status"] == "finished"]
+    finished = table["status"] == "finished"
+    served = int(finished.sum())
+    prompts = int(table["prompt_tokens"][finished].sum())
     produced = int(table["output_tokens"].sum())
     duration = table["last_token_s"].max()
     duration = float(duration) if pd.notna(duration) else None
@@ -33,20 +35,20 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
     busy_ns = whole.ns - whole.sum("idle")
     row: dict[str, Any] = {
         "injected": int(table["lateness_s"].notna().sum()),
-        "finished": len(served),
+        "finished": served,
         "rejected": int((table["status"] == "rejected").sum()),
         "unfinished": int((table["status"] == "unfinished").sum()),
         "duration_s": duration,
-        "request_throughput": _ratio(len(served), duration),
+        "request_throughput": _ratio(served, duration),
         "output_throughput": _ratio(produced, duration),
-        "total_token_throughput": _ratio(produced + int(served["prompt_tokens"].sum()), duration),
+        "total_token_throughput": _ratio(produced + prompts, duration),
         "saturated_output_throughput": _ratio(saturated.sum("produced"), saturated.ns / 1e9),
         "lateness_max_s": _number(table["lateness_s"].max()),
     }
     for name in ("ttft", "tpot", "e2e", "queueing"):
         row |= {f"{name}_{key}_ms": value for key, value in _spread(table[f"{name}_ms"]).items()}
     row |= {f"itl_{key}_ms": value for key, value in recorder.gaps.summary(PERCENTILES).items()}
-    row["normalized_latency_mean_s"] = _number(served["normalized_latency_s"].mean())
+    row["normalized_latency_mean_s"] = _number(table["normalized_latency_s"][finished].mean())
     steps = whole.steps
     row |= {
         "steps": steps,
@@ -60,7 +62,7 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
         "preemptions": int(table["preemptions"].sum()),
         "recomputed_tokens": recomputed,
         "recomputed_pct": _percent(recomputed, computed),
-        "cached_pct": _percent(int(table["cached_tokens"].sum()), int(served["prompt_tokens"].sum())),
+        "cached_pct": _percent(int(table["cached_tokens"].sum()), prompts),
         "saturated_s": saturated.ns / 1e9 if saturated.ns else None,
     }
     for prefix, totals in (("", whole), ("saturated_", saturated)):
@@ -74,10 +76,9 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
 
 def goodput(table: pd.DataFrame, slo_ms: dict[str, float], duration_s: float | None) -> float | None:
     """Requests per second within every limit of `slo_ms` (ttft, tpot, e2e); one-token answers have no TPOT to miss."""
-    served = table[table["status"] == "finished"]
-    met = pd.Series(True, index=served.index)
+    met = table["status"] == "finished"
     for name, limit in slo_ms.items():
-        met &= served[f"{name}_ms"].fillna(0) <= limit
+        met &= table[f"{name}_ms"].fillna(0) <= limit
     return _ratio(int(met.sum()), duration_s)
 
 

@@ -12,7 +12,7 @@ from harness.runner.latency.table import Skew, TableLatency
 from schedulers.request import Batch, Request, Sequence, Work
 
 PROFILES = Path(__file__).parents[3] / "shared" / "profiles"
-NOTHING = Work(0, 0, 0, 0, 0, 0, 0, 0)
+NOTHING = Work(0, 0, 0, 0, 0, 0, 0)
 LAYERS = ("embedding", "final_layernorm", "layernorm", "qkv_proj", "rotary_emb", "o_proj", "gate_up_proj", "act_fn",
           "down_proj")  # fmt: skip
 
