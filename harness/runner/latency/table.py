@@ -23,16 +23,22 @@ PER_LAYER = {  # by tokens, so many times a layer
     "down_proj": 1, "all_reduce": 2,
 }  # fmt: skip
 OPTIONAL = {"qk_norm", "all_reduce"}  # models without the first, one device for the second
+KINDS = {(True, False): "prompts alone", (False, True): "decodes alone", (True, True): "prompts with decodes"}
 PER_SEQUENCE = ("lm_head", "sampler")  # by scheduled sequences, once a step
 
 
 class Spread(NamedTuple):
-    """How unequal the contexts of a step's decodes are: history of the longest, their sum, how many exceed the mean."""
+    """How unequal the contexts of a step's decodes are: history of the longest and the shortest, their sum and number."""
 
     longest: int
+    shortest: int
     total: int
-    big: int
     lanes: int
+
+    @property
+    def rate(self) -> float:
+        """Where the mean lies between shortest and longest: with two lengths only, the share of the long ones."""
+        return (self.total / self.lanes - self.shortest) / (self.longest - self.shortest)
 
 
 class Skew(NamedTuple):
@@ -50,10 +56,8 @@ class Skew(NamedTuple):
     default: float
 
     def alpha(self, chunk: float, history: float, spread: Spread) -> float:
-        chunks = sorted({key[0] for key in self.alphas})
-        nearest = min(chunks, key=lambda known: abs(known - chunk)) if chunks else 0
-        values = {"n": spread.lanes, "skew_rate": spread.big / spread.lanes, "kv_big": spread.longest, "kp": history}
-        return self.alphas.get((nearest, *(self._label(axis, value) for axis, value in values.items())), self.default)
+        values = {"n": spread.lanes, "skew_rate": spread.rate, "kv_big": spread.longest, "kp": history}
+        return self.alphas.get((chunk, *(self._label(axis, value) for axis, value in values.items())), self.default)
 
     def _label(self, axis: str, value: float) -> str:
         labels = self.labels[axis]
@@ -88,10 +92,7 @@ class TableLatency:
         missing = sorted(needed - self._dense.keys()) + sorted({*PER_SEQUENCE} - self._per_sequence.keys())
         if missing:
             raise HarnessError(f"the kernel tables lack {', '.join(missing)}")
-        points = list(attention)
-        self._attention = grid(points)
-        with_prompt = [point for point in points if point[0] > 0]
-        self._prompts_only = grid(with_prompt) if with_prompt else self._attention
+        self._attention = _by_kind(attention)
         self._remembered: dict[tuple[int, int], float] = {}
 
     @classmethod
@@ -129,7 +130,7 @@ class TableLatency:
             times.append(self._ns(work, spread))
             work = work.after(1)
             if spread:
-                spread = spread._replace(longest=spread.longest + 1, total=spread.total + spread.lanes)
+                spread = Spread(spread.longest + 1, spread.shortest + 1, spread.total + spread.lanes, spread.lanes)
         return times
 
     def _ns(self, work: Work, spread: Spread | None) -> int:
@@ -153,18 +154,20 @@ class TableLatency:
         chunk, lanes = work.prompt_tokens, work.lanes
         history = max(work.pairs / chunk - chunk / 2, 0.0) if chunk else 0.0
         mean = (work.context - lanes) / lanes if lanes else 0.0
-        table = self._attention if lanes else self._prompts_only
-        time = interpolate(table, chunk, history, lanes, mean)
-        if self.skew is None or spread is None or spread.longest * spread.lanes == spread.total:
+        kind = chunk > 0, lanes > 0
+        if kind not in self._attention:
+            raise HarnessError(f"the attention table has no step of {KINDS[kind]}")
+        table, at = self._attention[kind], (*((chunk, history) if chunk else ()), *((lanes,) if lanes else ()))
+        time = interpolate(table, *at, *((mean,) if lanes else ()))
+        if self.skew is None or spread is None or spread.longest == spread.shortest:
             return time
-        longest = interpolate(table, chunk, history, lanes, spread.longest)
+        longest = interpolate(table, *at, spread.longest)
         return time + self.skew.alpha(chunk, history, spread) * (longest - time)
 
     def _spread(self, histories: list[int]) -> Spread | None:
         if self.skew is None or not histories:
             return None
-        total, count = sum(histories), len(histories)
-        return Spread(max(histories), total, sum([h * count > total for h in histories]), count)
+        return Spread(max(histories), min(histories), sum(histories), len(histories))
 
 
 def _by_layer(rows: Iterable[Sequence[Any]]) -> dict[str, Node]:
@@ -172,6 +175,19 @@ def _by_layer(rows: Iterable[Sequence[Any]]) -> dict[str, Node]:
     for name, amount, time in rows:
         points.setdefault(str(name), []).append((float(amount), float(time)))
     return {name: grid(values) for name, values in points.items()}
+
+
+def _by_kind(rows: Iterable[Sequence[float]]) -> dict[tuple[bool, bool], Node]:
+    """Attention of prompts alone by (chunk, history), of decodes alone by (n, history), of both by all four.
+
+    Apart, for they are other kernels: what lies between the shortest chunk and none is no mean of the two.
+    """
+    kinds: dict[tuple[bool, bool], list[Sequence[float]]] = {}
+    for chunk, history, lanes, context, time in rows:
+        where = (*((chunk, history) if chunk else ()), *((lanes, context) if lanes else ()))
+        if where:
+            kinds.setdefault((chunk > 0, lanes > 0), []).append((*where, time))
+    return {kind: grid(points) for kind, points in kinds.items()}
 
 
 def _skew(folder: Path, meta: Mapping[str, Any]) -> Skew:
