@@ -8,7 +8,8 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.runner.latency.grid import grid, interpolate
-from harness.runner.latency.table import Skew, TableLatency
+from harness.runner.latency.skew import Skew
+from harness.runner.latency.table import TableLatency
 from schedulers.request import Batch, Request, Sequence, Work
 
 PROFILES = Path(__file__).parents[3] / "shared" / "profiles"
