@@ -95,8 +95,8 @@ def _figures(result: Validation) -> tuple[str, list[str], list[list[str]]]:
     rows = []
     for row in records(result.headline):
         unit, scale = UNITS[row["metric"]]
-        rows.append([f"{row['metric']} {row['statistic']}, {unit}", f"{row['measured_ms'] * scale:,.3f}",
-                     f"{row['predicted_ms'] * scale:,.3f}", _percent(row["error_pct"])])  # fmt: skip
+        rows.append([f"{row['metric']} {row['statistic']}, {unit}", _number(row["measured_ms"] * scale),
+                     _number(row["predicted_ms"] * scale), _percent(row["error_pct"])])  # fmt: skip
     title = f"Headline: {result.predictions[0].variant.label}"
     return title, ["", "measured", "predicted", "error %"], rows
 
@@ -129,6 +129,10 @@ def _settings(result: Validation) -> tuple[str, list[str], list[list[str]]]:
 
 def _value(value: object) -> str:
     return f"{value:,}" if type(value) is int else str(value).lower() if type(value) is bool else str(value)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.3f}" if value >= 1 else f"{value:.3g}"
 
 
 def _percent(value: float | None) -> str:

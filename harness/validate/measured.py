@@ -85,7 +85,9 @@ def read_measured(path: Path) -> Measured:
     further = table["output_tokens"] - 1
     table["tpot_ms"] = ((table["e2e_ms"] - table["ttft_ms"]) / further).where(further > 0)
     table = table.iloc[order].reset_index(drop=True)
-    unanswered = int(table["e2e_ms"].isna().sum())
+    answered = table["ttft_ms"].notna() & table["e2e_ms"].notna()
+    table.loc[~answered, ["ttft_ms", "tpot_ms", "e2e_ms"]] = np.nan
+    unanswered = int((~answered).sum())
     if unanswered == len(table):
         raise HarnessError(f"validate.measured={path}: no request has both first_token_ts and last_token_ts")
     if unanswered:
