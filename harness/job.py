@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from harness.ahead import replay_ahead
 from harness.build import build_scheduler, locate
 from harness.clock import CLOCKS, Clock
 from harness.environment import environment
@@ -84,6 +85,8 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         latency, costs = choose_latency(cfg), move_costs(cfg)
         runner: Any = SimulatedModelRunner(latency, cfg.simulation.exact_steps, costs, cfg.seed)
         facts["device"] = "simulated"
+    elif cfg.simulation.async_scheduling:
+        raise HarnessError("simulation.async_scheduling=true needs a simulated device: device=simulated")
     else:
         from harness.runner.device import open_device, warm_up
 
@@ -96,12 +99,13 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         runner = device.runner(scheduler.allocator)
         facts |= device.facts | warm_up(runner, cfg)
     facts["setup_s"] = time.perf_counter() - started
+    play = replay_ahead if cfg.simulation.async_scheduling else replay
     recorder = Recorder(folder / "steps.csv", keep=False)
     card = NvmlSampler() if facts["device"] not in ("cpu", "simulated") else None
     try:
         clock, on_progress = _clock(cfg), progress(len(workload.requests)) if progress else None
         with card or nullcontext():
-            replay(workload, scheduler, runner, clock, recorder, on_progress)
+            play(workload, scheduler, runner, clock, recorder, on_progress)
     finally:
         export((r for r in workload.requests if r.arrival_ns >= 0), folder / "workload.jsonl")
         table = request_table(recorder, workload.requests)

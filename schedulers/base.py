@@ -68,9 +68,12 @@ class Scheduler(ABC):
         branching: groups in `running` that fork between steps: those, and searches.
         prefix: tokens looked for and found in the pool at admission.
         reserve_full_isl: whether all tokens of a sequence must fit at admission, though only a piece is computed.
+        ahead: whether it may be asked for the next step before the one under way is completed; then it passes over a
+            sequence that has nothing left to compute.
     """
 
     reserve_full_isl = True
+    ahead = False
 
     def __init__(self, allocator: Allocator, reservation: Reservation, *, max_model_len: int, max_num_seqs: int = 256,
                  max_num_batched_tokens: int = 2560, chunked_prefill: bool = False,

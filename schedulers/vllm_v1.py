@@ -30,6 +30,8 @@ class VllmV1(Scheduler):
             `allocator.freed_blocks=back`.)
     """
 
+    ahead = True
+
     def __init__(self, *args: Any, chunked_prefill: bool = True, watermark: float = 0.0,
                  long_prefill_token_threshold: int = 0, scheduler_reserve_full_isl: bool = True,
                  version: Literal["0.33", "0.19"] = "0.33", **kwargs: Any) -> None:  # fmt: skip

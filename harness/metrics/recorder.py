@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Sequence as Items
 from pathlib import Path
 from typing import NamedTuple
@@ -58,7 +59,7 @@ class Recorder:
         self.keep = keep
         self._delivered = array("q")  # id and time, one after the other
         self._over = array("q")  # the fields of `Fate`, one after the other
-        self._row: tuple[int, ...] = ()
+        self._rows: deque[tuple[int, ...]] = deque()  # of the steps that were scheduled and are not completed
         self._last_ready = -2  # when the step before ended; -1 is a sequence that has no token yet
 
     def arrived(self, request: Request, now: int, rejection: Rejection | None) -> None:
@@ -69,21 +70,22 @@ class Recorder:
         else:
             self.steps.joined(now)
 
-    def scheduled(self, batch: Batch, start: int, waiting: int, books: Books) -> None:
-        """A step is about to run; the books hold for it."""
+    def scheduled(self, batch: Batch, start: int, waiting: int, books: Books, runs: int | None = None) -> None:
+        """A step was scheduled at `start` (ns) and runs at once, or from `runs` (ns) on; the books hold for it."""
         for seq in batch.admitted:
             if seq.first_scheduled_ns < 0:
                 seq.first_scheduled_ns = start
                 self.sequences[seq.request.id] = seq
         work = batch.work
-        self._row = (
-            start, len(batch.seqs), work.decodes, work.idle, work.prompt_tokens, work.context + work.prompt_context,
-            work.pairs, waiting, len(batch.admitted), len(batch.preempted), batch.blocked is not None, *books,
-        )  # fmt: skip
+        self._rows.append((
+            start if runs is None else runs, len(batch.seqs), work.decodes, work.idle, work.prompt_tokens,
+            work.context + work.prompt_context, work.pairs, waiting, len(batch.admitted), len(batch.preempted),
+            batch.blocked is not None, *books,
+        ))  # fmt: skip
 
     def completed(self, batch: Batch, produced: Items[Sequence], finished: Items[Sequence], ready: int,
                   spent: tuple[int, int, int], further: Jump = NO_JUMP) -> None:  # fmt: skip
-        """The step's tokens were there at `ready` (ns); `spent` = (schedule, execute, complete) in ns.
+        """The tokens of the oldest step under way were there at `ready` (ns); `spent` = (schedule, execute, complete).
 
         After it, the same batch took the `further` steps, in the last of which `finished` finished.
         """
@@ -101,7 +103,7 @@ class Recorder:
         if further.ns:
             self.gaps.add_each(further.ns, len(produced))
         self._last_ready = last
-        self.steps.append((*self._row, len(produced), len(finished), *spent, 0), further)
+        self.steps.append((*self._rows.popleft(), len(produced), len(finished), *spent, 0), further)
         for seq in finished:
             self._over.extend(Fate.of(seq))
             if not self.keep:
