@@ -16,6 +16,7 @@ from allocators.buddy import Buddy
 from allocators.checker import Checked
 from allocators.contiguous import Contiguous
 from allocators.paged import Paged
+from allocators.radix import Radix
 from harness.clock import Clock
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
@@ -67,6 +68,9 @@ def simulate(scheduler: Scheduler, requests: list[Request], latency: LatencyMode
     tables = {name: getattr(scheduler.allocator, name, None) for name in ("tables", "pool", "_free", "_free_lanes")}
     if tables["pool"] is not None:
         tables["pool"] = tables["pool"].free_list()
+    if hasattr(scheduler.allocator, "tree"):
+        tables["_free"] = scheduler.allocator.free_pages()
+        tables["tree"] = [(n.pages.tolist(), n.keys.tolist(), n.used_at) for n in scheduler.allocator.tree.nodes()]
     return {"table": table, "summary": summary, "steps": steps, "gaps": recorder.gaps.counts, "left": tables,
             "saturated": recorder.steps.saturated.by_time}  # fmt: skip
 
@@ -86,13 +90,15 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 def allocators(draw: st.DrawFn, longest: int) -> Any:
     """Makes the same allocator any number of times."""
     capacity = draw(st.integers(4, 200))
-    kind = draw(st.sampled_from(["paged", "paged", "paged cached", "slab", "first_fit", "best_fit", "buddy"]))
+    kind = draw(st.sampled_from(["paged", "paged cached", "radix", "slab", "first_fit", "best_fit", "buddy"]))
     size = draw(st.sampled_from([1, 4, 16]))
     back = draw(st.sampled_from(["front", "back"]))
 
     def make() -> Allocator:
         if kind.startswith("paged"):
             return Paged(capacity, longest, size, enable_prefix_caching="cached" in kind, freed_blocks=back)
+        if kind == "radix":
+            return Radix(capacity, longest, page_size=1 if size == 16 else size)
         return Buddy(capacity, longest) if kind == "buddy" else Contiguous(capacity, longest, fit=kind)
 
     return make
