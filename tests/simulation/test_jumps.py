@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,7 +58,7 @@ class Rows(Totals):
 def simulate(scheduler: Scheduler, requests: list[Request], latency: LatencyModel, exact: bool,
              concurrency: int | None = None) -> dict[str, Any]:  # fmt: skip
     """Everything that a replay wrote down."""
-    fresh = [Request(r.id, r.arrival_ns, r.prompt_len, r.output_len, r.max_tokens) for r in requests]
+    fresh = [replace(request) for request in requests]
     recorder = Recorder(keep=False)
     recorder.steps.whole = rows = Rows()
     workload = SimpleNamespace(requests=fresh, concurrency=concurrency)
@@ -109,7 +110,10 @@ def workloads(draw: st.DrawFn, longest: int) -> list[Request]:
     length, requests, now = st.integers(1, max(2 * longest // 3, 1)), list[Request](), 0
     for number in range(draw(st.integers(1, 14))):
         now += draw(st.sampled_from([0, 0, 700, 5_000, 20_000, 200_000]))
-        requests.append(Request(number, now, draw(length), draw(length), draw(st.none() | length)))
+        prompt_len, token_ids = draw(length), None
+        if draw(st.booleans()):  # out of two families, so that prefixes are shared
+            token_ids = [100 * draw(st.integers(0, 1)) + at for at in range(prompt_len)]
+        requests.append(Request(number, now, prompt_len, draw(length), draw(st.none() | length), token_ids=token_ids))
     return requests
 
 
