@@ -134,4 +134,5 @@ class Static(Scheduler):
     def _free_held(self) -> None:
         for lane in self.held:
             self.allocator.free(lane)
+            lane.chain = None
         self.held.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from allocators.buddy import Buddy
 from allocators.checker import Checked
 from allocators.contiguous import Contiguous
 from allocators.paged import Paged
+from allocators.radix import Radix
 from harness.clock import Clock
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
@@ -56,7 +58,7 @@ class Rows(Totals):
 def simulate(scheduler: Scheduler, requests: list[Request], latency: LatencyModel, exact: bool,
              concurrency: int | None = None) -> dict[str, Any]:  # fmt: skip
     """Everything that a replay wrote down."""
-    fresh = [Request(r.id, r.arrival_ns, r.prompt_len, r.output_len, r.max_tokens) for r in requests]
+    fresh = [replace(request) for request in requests]
     recorder = Recorder(keep=False)
     recorder.steps.whole = rows = Rows()
     workload = SimpleNamespace(requests=fresh, concurrency=concurrency)
@@ -67,6 +69,9 @@ def simulate(scheduler: Scheduler, requests: list[Request], latency: LatencyMode
     tables = {name: getattr(scheduler.allocator, name, None) for name in ("tables", "pool", "_free", "_free_lanes")}
     if tables["pool"] is not None:
         tables["pool"] = tables["pool"].free_list()
+    if hasattr(scheduler.allocator, "tree"):
+        tables["_free"] = scheduler.allocator.free_pages()
+        tables["tree"] = [(n.pages.tolist(), n.keys.tolist(), n.used_at) for n in scheduler.allocator.tree.nodes()]
     return {"table": table, "summary": summary, "steps": steps, "gaps": recorder.gaps.counts, "left": tables,
             "saturated": recorder.steps.saturated.by_time}  # fmt: skip
 
@@ -86,13 +91,15 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 def allocators(draw: st.DrawFn, longest: int) -> Any:
     """Makes the same allocator any number of times."""
     capacity = draw(st.integers(4, 200))
-    kind = draw(st.sampled_from(["paged", "paged", "paged cached", "slab", "first_fit", "best_fit", "buddy"]))
+    kind = draw(st.sampled_from(["paged", "paged cached", "radix", "slab", "first_fit", "best_fit", "buddy"]))
     size = draw(st.sampled_from([1, 4, 16]))
     back = draw(st.sampled_from(["front", "back"]))
 
     def make() -> Allocator:
         if kind.startswith("paged"):
             return Paged(capacity, longest, size, enable_prefix_caching="cached" in kind, freed_blocks=back)
+        if kind == "radix":
+            return Radix(capacity, longest, page_size=1 if size == 16 else size)
         return Buddy(capacity, longest) if kind == "buddy" else Contiguous(capacity, longest, fit=kind)
 
     return make
@@ -103,7 +110,10 @@ def workloads(draw: st.DrawFn, longest: int) -> list[Request]:
     length, requests, now = st.integers(1, max(2 * longest // 3, 1)), list[Request](), 0
     for number in range(draw(st.integers(1, 14))):
         now += draw(st.sampled_from([0, 0, 700, 5_000, 20_000, 200_000]))
-        requests.append(Request(number, now, draw(length), draw(length), draw(st.none() | length)))
+        prompt_len, token_ids = draw(length), None
+        if draw(st.booleans()):  # out of two families, so that prefixes are shared
+            token_ids = [100 * draw(st.integers(0, 1)) + at for at in range(prompt_len)]
+        requests.append(Request(number, now, prompt_len, draw(length), draw(st.none() | length), token_ids=token_ids))
     return requests
 
 
