@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from allocators.base import Allocator, Ask
+from schedulers.lengths import predictor
 from schedulers.policy import ORDERS
 from schedulers.request import Batch, Rejection, Request, Sequence
 from schedulers.reservation import Reservation, on_demand
@@ -54,8 +55,11 @@ class Scheduler(ABC):
         chunked_prefill: whether a prompt may be computed in pieces.
         watermark: share of the pool that an on-demand admission leaves free while others run (0 ... < 1).
         policy: who is admitted first: `fcfs`, `priority` (the lowest number), `shortest_first` (the shortest answer, as
-            an oracle knows it) or `longest_prefix` (the most tokens in the pool); preempted sequences go by it too,
-            but for `fcfs` and `longest_prefix`, where they come first.
+            `length_predictor` tells it at arrival) or `longest_prefix` (the most tokens in the pool); preempted
+            sequences go by it too, but for `fcfs` and `longest_prefix`, where they come first.
+        length_predictor: who tells how long an answer will be: `oracle`, `history` (the mean of like ones that have
+            ended) or `noisy:SIGMA` (the truth times a lognormal error), see `schedulers.lengths`.
+        seed: of whatever is drawn.
 
     Attributes:
         waiting: arrived or preempted, not admitted; the head is served first.
@@ -68,7 +72,8 @@ class Scheduler(ABC):
 
     def __init__(self, allocator: Allocator, reservation: Reservation, *, max_model_len: int, max_num_seqs: int = 256,
                  max_num_batched_tokens: int = 2560, chunked_prefill: bool = False,
-                 watermark: float = 0.01, policy: str = "fcfs") -> None:  # fmt: skip
+                 watermark: float = 0.01, policy: str = "fcfs", length_predictor: str = "oracle",
+                 seed: int = 0) -> None:  # fmt: skip
         for key, value in (("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", max_num_batched_tokens)):
             if value < 1:
                 raise ValueError(f"scheduler.{key} must be at least 1, got {value}")
@@ -77,6 +82,7 @@ class Scheduler(ABC):
         if policy not in ORDERS:
             raise ValueError(f"scheduler.policy must be one of {', '.join(ORDERS)}, got {policy!r}")
         self.policy = policy
+        self.lengths = predictor(length_predictor, seed)
         self.allocator = allocator
         self.reservation = reservation
         self.max_model_len = max_model_len
@@ -97,8 +103,9 @@ class Scheduler(ABC):
         reason = self.unservable(request)
         if reason:
             return Rejection(request, reason)
-        end = self.end_of(request)
-        self.enqueue(Sequence(f"request {request.id}", request=request, num_tokens=request.prompt_len, end_tokens=end))
+        end, expected = self.end_of(request), self.lengths.expect(request)
+        self.enqueue(Sequence(f"request {request.id}", request=request, num_tokens=request.prompt_len, end_tokens=end,
+                              expected=expected))  # fmt: skip
         return None
 
     @abstractmethod
@@ -124,6 +131,8 @@ class Scheduler(ABC):
             for seq, token in zip(produced, tokens, strict=True):
                 seq.outputs.append(token)
         if finished:
+            for seq in finished:
+                self.lengths.observe(seq.request)
             self.finish(finished)
         return produced, finished
 
@@ -192,6 +201,11 @@ class Scheduler(ABC):
         if self.policy == "longest_prefix":
             self._longest_prefix_first()
         seq = self.waiting[0]
+        lacking = self.lacking(seq, budget)
+        if lacking:
+            asked = self.allocator.unheld + lacking
+            batch.blocked = Ask(seq.num_tokens, spare=max(asked - seq.num_tokens, 0), final=seq.end_tokens - 1)
+            return 0
         hit = self.allocator.lookup(seq, seq.num_tokens - 1)  # one is computed at least: its logits are the answer
         count = seq.num_tokens - hit.tokens
         if 0 < limit < count:
@@ -220,6 +234,13 @@ class Scheduler(ABC):
         batch.seqs.append(seq)
         batch.counts.append(count)
         return count
+
+    def lacking(self, seq: Sequence, budget: int) -> int:
+        """Slots that the pool would lack some day if `seq` joined now, as far as this scheduler looks ahead.
+
+        Asked of each head of the queue with the tokens left in the step; 0 = it may join if there is room for it now.
+        """
+        return 0
 
     def _longest_prefix_first(self) -> None:
         """Bring the one of the first waiting sequences that finds most of its tokens in the pool to the front."""

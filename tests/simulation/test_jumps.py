@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,9 +29,14 @@ from harness.runner.latency.roofline import Roofline
 from harness.runner.simulated import SimulatedModelRunner
 from schedulers.base import Scheduler
 from schedulers.continuous import Continuous
+from schedulers.guaranteed_no_evict import GuaranteedNoEvict
+from schedulers.ideal import Ideal
+from schedulers.max_utilization import MaxUtilization
+from schedulers.past_future import PastFuture
 from schedulers.request import Request
 from schedulers.reservation import RESERVATIONS
 from schedulers.static import Static
+from schedulers.static_bucketed import StaticBucketed
 from schedulers.vllm_v1 import VllmV1
 from tests.latency.models import TINY
 
@@ -56,7 +62,7 @@ class Rows(Totals):
 def simulate(scheduler: Scheduler, requests: list[Request], latency: LatencyModel, exact: bool,
              concurrency: int | None = None) -> dict[str, Any]:  # fmt: skip
     """Everything that a replay wrote down."""
-    fresh = [Request(r.id, r.arrival_ns, r.prompt_len, r.output_len, r.max_tokens) for r in requests]
+    fresh = [replace(request) for request in requests]
     recorder = Recorder(keep=False)
     recorder.steps.whole = rows = Rows()
     workload = SimpleNamespace(requests=fresh, concurrency=concurrency)
@@ -103,7 +109,8 @@ def workloads(draw: st.DrawFn, longest: int) -> list[Request]:
     length, requests, now = st.integers(1, max(2 * longest // 3, 1)), list[Request](), 0
     for number in range(draw(st.integers(1, 14))):
         now += draw(st.sampled_from([0, 0, 700, 5_000, 20_000, 200_000]))
-        requests.append(Request(number, now, draw(length), draw(length), draw(st.none() | length)))
+        more = {"max_tokens": draw(st.none() | length), "session": draw(st.sampled_from(["", "a", "b"]))}
+        requests.append(Request(number, now, draw(length), draw(length), priority=draw(st.integers(0, 2)), **more))
     return requests
 
 
@@ -115,6 +122,7 @@ def limits(draw: st.DrawFn) -> dict[str, Any]:
         "chunked_prefill": draw(st.booleans()),
         "watermark": draw(st.sampled_from([0.0, 0.01, 0.3])),
         "policy": draw(st.sampled_from(["fcfs", "fcfs", "priority", "shortest_first", "longest_prefix"])),
+        "length_predictor": draw(st.sampled_from(["oracle", "history", "noisy:0.5"])),
     }
 
 
@@ -123,6 +131,15 @@ SCHEDULERS = {
     "prompts first": (Continuous, {"prefill_first": True}),
     "static": (Static, {}),
     "static, waits": (Static, {"max_wait_s": 3e-6, "compute_finished": False}),
+    "static, by prompt": (StaticBucketed, {"bucket_by": "prompt", "max_wait_s": 3e-6}),
+    "static, by output": (StaticBucketed, {"bucket_by": "output"}),
+    "no evict": (GuaranteedNoEvict, {}),
+    "no evict, oracle": (GuaranteedNoEvict, {"promise": "exact"}),
+    "max utilization": (MaxUtilization, {}),
+    "max utilization, in order": (MaxUtilization, {"policy": "shortest_first"}),
+    "past future": (PastFuture, {"length_predictor": "history"}),
+    "past future, one": (PastFuture, {"length_predictor": "noisy:0.3", "reserved": 0.2}),
+    "ideal": (Ideal, {}),
     "vllm v1": (VllmV1, {}),
     "vllm v1, in pieces": (VllmV1, {"long_prefill_token_threshold": 3, "scheduler_reserve_full_isl": False}),
 }
@@ -143,7 +160,7 @@ def test_a_jump_is_its_steps(name: str) -> None:
         latency = LATENCIES[data.draw(st.sampled_from(sorted(LATENCIES)), "latency")]
         concurrency = data.draw(st.none() | st.integers(1, 4), "concurrency")
         one, other = (
-            simulate(cls(wrap(make()), reservation, max_model_len=longest, **bounds, **more), requests, latency, exact,
+            simulate(cls(wrap(make()), reservation, max_model_len=longest, **bounds | more), requests, latency, exact,
                      concurrency)
             for wrap, exact in ((lambda a: a, True), (Checked, False))
         )  # fmt: skip
