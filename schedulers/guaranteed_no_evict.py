@@ -13,10 +13,11 @@ from schedulers.reservation import RESERVATIONS, on_demand
 class GuaranteedNoEvict(Continuous):
     """Continuous batching that never preempts: the head joins if the pool holds the longest it and all others may get.
 
-    What is promised is counted, not taken: slots are taken as sequences grow, so others that end early make room for
-    the head sooner than a reservation would. As there, the blocks that running sequences still need to their ends are
-    put against the free ones, the first that does not fit stops the queue, and the longest sequence is the longest the
-    pool holds where that is less than `max_model_len`. Blocks that the head would share are counted in full.
+    What is promised is counted, not taken: it lets in whom `continuous` with reservation=max_tokens does, but the books
+    say free instead of reserved, and a prefix cache may use it meanwhile. As there, the blocks that running sequences
+    still need to their ends are put against the free ones, the first that does not fit stops the queue, and the longest
+    sequence is the longest the pool holds where that is less than `max_model_len` (a reservation would be rejected).
+    Blocks that the head would share are counted in full.
 
     A placement that can't grow a sequence gives the guarantee by its reservation.
 

@@ -167,3 +167,17 @@ def test_a_jump_is_its_steps(name: str) -> None:
         assert_same(one, other)
 
     check()
+
+
+def test_what_is_expected_of_an_arrival_depends_on_who_finished_before_it_came() -> None:
+    """1 and 2 come while 0 runs: nobody has finished, so their clients' caps of 40 and 35 say who is next."""
+    requests = [Request(0, 0, 1, 30), Request(1, 55, 1, 20, 40), Request(2, 56, 1, 20, 35)]
+    one, other = (
+        simulate(
+            Continuous(Paged(100, 60), RESERVATIONS["on_demand"], max_model_len=60, max_num_seqs=1,
+                       policy="shortest_first", length_predictor="history"),
+            requests, LATENCIES["constant"], exact)
+        for exact in (True, False)
+    )  # fmt: skip
+    assert one["table"].set_index("id")["first_scheduled_s"].rank().tolist() == [1, 3, 2]
+    assert_same(one, other)
