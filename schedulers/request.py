@@ -68,6 +68,7 @@ class Sequence(Holder):
     Attributes:
         num_tokens: prompt and sampled tokens so far; a token is due when `stored` reaches it.
         end_tokens: `num_tokens` at which it is finished.
+        expected: output tokens that the scheduler's predictor expected of it when it came.
         outputs: sampled tokens so far (left empty by a simulated runner).
         prompt: the prompt's token ids, set by a runner that needs them.
         computed_before: most tokens it had stored before a preemption; below it, work is done again.
@@ -81,6 +82,7 @@ class Sequence(Holder):
     request: Request = None  # type: ignore[assignment]
     num_tokens: int = 0
     end_tokens: int = 0
+    expected: int = 0
     outputs: list[int] = field(default_factory=list)
     prompt: Any = None
     preemptions: int = 0

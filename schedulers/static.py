@@ -81,11 +81,16 @@ class Static(Scheduler):
     def _may_start(self, now: int) -> bool:
         """Whether a new batch starts now, or waits for more arrivals."""
         self._wake = None
-        if self.waiting and len(self.waiting) < self.max_num_seqs and self.max_wait_ns:
-            due = self.waiting[0].request.arrival_ns + self.max_wait_ns
-            if now < due:
-                self._wake = due
-        return bool(self.waiting) and self._wake is None
+        return bool(self.waiting) and (len(self.waiting) >= self.max_num_seqs or self._due(now))
+
+    def _due(self, now: int) -> bool:
+        """Whether the oldest waiting request has waited as long as it may; if not, that is when to wake up."""
+        if not self.max_wait_ns:
+            return True
+        due = min(seq.request.arrival_ns for seq in self.waiting) + self.max_wait_ns
+        if now < due:
+            self._wake = due
+        return now >= due
 
     def _form(self, batch: Batch) -> None:
         """Admit the head of the queue while lanes and memory last. The token budget shapes steps, not batches."""

@@ -30,9 +30,14 @@ from harness.runner.latency.roofline import Roofline
 from harness.runner.simulated import SimulatedModelRunner
 from schedulers.base import Scheduler
 from schedulers.continuous import Continuous
+from schedulers.guaranteed_no_evict import GuaranteedNoEvict
+from schedulers.ideal import Ideal
+from schedulers.max_utilization import MaxUtilization
+from schedulers.past_future import PastFuture
 from schedulers.request import Request
 from schedulers.reservation import RESERVATIONS
 from schedulers.static import Static
+from schedulers.static_bucketed import StaticBucketed
 from schedulers.vllm_v1 import VllmV1
 from tests.latency.models import TINY
 
@@ -113,7 +118,9 @@ def workloads(draw: st.DrawFn, longest: int) -> list[Request]:
         prompt_len, token_ids = draw(length), None
         if draw(st.booleans()):  # out of two families, so that prefixes are shared
             token_ids = [100 * draw(st.integers(0, 1)) + at for at in range(prompt_len)]
-        requests.append(Request(number, now, prompt_len, draw(length), draw(st.none() | length), token_ids=token_ids))
+        more = {"max_tokens": draw(st.none() | length), "session": draw(st.sampled_from(["", "a", "b"]))}
+        more |= {"priority": draw(st.integers(0, 2)), "token_ids": token_ids}
+        requests.append(Request(number, now, prompt_len, draw(length), **more))
     return requests
 
 
@@ -125,6 +132,7 @@ def limits(draw: st.DrawFn) -> dict[str, Any]:
         "chunked_prefill": draw(st.booleans()),
         "watermark": draw(st.sampled_from([0.0, 0.01, 0.3])),
         "policy": draw(st.sampled_from(["fcfs", "fcfs", "priority", "shortest_first", "longest_prefix"])),
+        "length_predictor": draw(st.sampled_from(["oracle", "history", "noisy:0.5"])),
     }
 
 
@@ -133,6 +141,15 @@ SCHEDULERS = {
     "prompts first": (Continuous, {"prefill_first": True}),
     "static": (Static, {}),
     "static, waits": (Static, {"max_wait_s": 3e-6, "compute_finished": False}),
+    "static, by prompt": (StaticBucketed, {"bucket_by": "prompt", "max_wait_s": 3e-6}),
+    "static, by output": (StaticBucketed, {"bucket_by": "output"}),
+    "no evict": (GuaranteedNoEvict, {}),
+    "no evict, oracle": (GuaranteedNoEvict, {"promise": "exact"}),
+    "max utilization": (MaxUtilization, {}),
+    "max utilization, in order": (MaxUtilization, {"policy": "shortest_first"}),
+    "past future": (PastFuture, {"length_predictor": "history"}),
+    "past future, one": (PastFuture, {"length_predictor": "noisy:0.3", "reserved": 0.2}),
+    "ideal": (Ideal, {}),
     "vllm v1": (VllmV1, {}),
     "vllm v1, in pieces": (VllmV1, {"long_prefill_token_threshold": 3, "scheduler_reserve_full_isl": False}),
 }
@@ -153,10 +170,24 @@ def test_a_jump_is_its_steps(name: str) -> None:
         latency = LATENCIES[data.draw(st.sampled_from(sorted(LATENCIES)), "latency")]
         concurrency = data.draw(st.none() | st.integers(1, 4), "concurrency")
         one, other = (
-            simulate(cls(wrap(make()), reservation, max_model_len=longest, **bounds, **more), requests, latency, exact,
+            simulate(cls(wrap(make()), reservation, max_model_len=longest, **bounds | more), requests, latency, exact,
                      concurrency)
             for wrap, exact in ((lambda a: a, True), (Checked, False))
         )  # fmt: skip
         assert_same(one, other)
 
     check()
+
+
+def test_what_is_expected_of_an_arrival_depends_on_who_finished_before_it_came() -> None:
+    """1 and 2 come while 0 runs: nobody has finished, so their clients' caps of 40 and 35 say who is next."""
+    requests = [Request(0, 0, 1, 30), Request(1, 55, 1, 20, 40), Request(2, 56, 1, 20, 35)]
+    one, other = (
+        simulate(
+            Continuous(Paged(100, 60), RESERVATIONS["on_demand"], max_model_len=60, max_num_seqs=1,
+                       policy="shortest_first", length_predictor="history"),
+            requests, LATENCIES["constant"], exact)
+        for exact in (True, False)
+    )  # fmt: skip
+    assert one["table"].set_index("id")["first_scheduled_s"].rank().tolist() == [1, 3, 2]
+    assert_same(one, other)
