@@ -77,6 +77,7 @@ class Scheduler(ABC):
     """
 
     reserve_full_isl = True
+    several_answers = True  # whether it serves requests with n > 1
     ahead = False
 
     def __init__(self, allocator: Allocator, reservation: Reservation, *, max_model_len: int, max_num_seqs: int = 256,
@@ -226,6 +227,8 @@ class Scheduler(ABC):
     def _unservable_group(self, request: Request, stored: int) -> str | None:
         """Why `n` answers of `stored` tokens can never run together, or None."""
         n, unit = request.n, self.allocator.block_size
+        if not self.several_answers:
+            return f"n = {n}: {type(self).__name__} serves requests that want a single answer"
         for key, limit in (("max_num_seqs", self.max_lanes), ("max_num_batched_tokens", self.max_num_batched_tokens)):
             if n > limit:
                 return f"n = {n} answers that are computed in one step exceed {key} = {limit}"

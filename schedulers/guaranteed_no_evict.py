@@ -17,7 +17,7 @@ class GuaranteedNoEvict(Continuous):
     say free instead of reserved, and a prefix cache may use it meanwhile. As there, the blocks that running sequences
     still need to their ends are put against the free ones, the first that does not fit stops the queue, and the longest
     sequence is the longest the pool holds where that is less than `max_model_len` (a reservation would be rejected).
-    Blocks that the head would share are counted in full.
+    Blocks that the head, or the answers to one request, would share are counted in full.
 
     A placement that can't grow a sequence gives the guarantee by its reservation.
 
@@ -36,10 +36,12 @@ class GuaranteedNoEvict(Continuous):
         self.longest = bisect_left(lengths, True, key=lambda tokens: self.allocator.footprint(tokens) is None)
 
     def lacking(self, seq: Sequence, budget: int) -> int:
-        if not self.allocator.grows:
+        if not self.allocator.grows or not self.running:  # who has the pool to itself was found servable
             return 0
         promised = sum(max(self.worst(lane) - lane.held, 0) for lane in self.running)
-        return max(promised + self.worst(seq) - self.allocator.free_slots, 0)
+        to_fork = [lane for lane in self.running if lane.group and lane is lane.members[0] and not lane.group.forked]
+        promised += sum(self.worst(lane) for leader in to_fork for lane in leader.members if lane.row < 0)
+        return max(promised + self.worst(seq) * len(seq.members) - self.allocator.free_slots, 0)
 
     def worst(self, seq: Sequence) -> int:
         """Slots that `seq` holds if it gets as long as it may."""

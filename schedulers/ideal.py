@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from schedulers.continuous import Continuous
-from schedulers.request import Batch, Request, Sequence
+from schedulers.request import Batch, Sequence
 
 
 def peak(lanes: Iterable[tuple[int, int]], unit: int = 1) -> int:
@@ -44,6 +44,8 @@ class Ideal(Continuous):
     out of step (a prompt computed in pieces) is counted with its final length from the start.
     """
 
+    several_answers = False
+
     def __init__(self, *args: Any, watermark: float = 0.0, **kwargs: Any) -> None:
         super().__init__(*args, watermark=watermark, **kwargs)
         self.unit = self.allocator.block_size or 1
@@ -68,10 +70,6 @@ class Ideal(Continuous):
             else:
                 pinned.append((0, end - 1))
         return peak(moving, self.unit) + peak(pinned, self.unit)
-
-    def unservable(self, request: Request) -> str | None:
-        """Also why the bound does not hold for it."""
-        return f"n = {request.n}: the bound is one for single answers" if request.n > 1 else super().unservable(request)
 
     def steady(self, batch: Batch) -> bool:
         """A head that was refused may fit a step later, though nobody has finished."""

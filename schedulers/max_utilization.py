@@ -23,6 +23,7 @@ class MaxUtilization(Continuous):
         super().__init__(*args, watermark=watermark, **kwargs)
         if self.prefill_first:
             raise ValueError("scheduler.prefill_first: one pass over all sequences has no prompts first")
+        self.several_answers = ORDERS[self.policy] is None  # a pass takes single sequences in order
 
     def schedule(self, now: int) -> Batch:
         order = ORDERS[self.policy]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from schedulers.base import Branches
 from schedulers.ideal import Ideal
 from schedulers.lengths import UNKNOWN, Oracle, Window
 from schedulers.request import Batch, Sequence
@@ -58,8 +59,9 @@ class PastFuture(Ideal):
             told = self.window.sample(produced, caps, self.random.random((self.samples, len(seqs))))
         return (prompts + told).tolist()
 
-    def complete(self, batch: Batch, tokens: Items[int] | None) -> tuple[list[Sequence], list[Sequence]]:
-        produced, finished = super().complete(batch, tokens)
+    def complete(self, batch: Batch, tokens: Items[int] | None, branches: Branches | None = None
+                 ) -> tuple[list[Sequence], list[Sequence]]:  # fmt: skip
+        produced, finished = super().complete(batch, tokens, branches)
         if self.window is not None:
             for seq in finished:
                 self.window.observe(seq.num_tokens - seq.request.prompt_len)

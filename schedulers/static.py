@@ -36,7 +36,7 @@ class Static(Scheduler):
         batch = Batch()
         if not self.running and self._may_start(now):
             self._form(batch)
-        if any(self._due(seq) > 1 for seq in self.running):
+        if any(self._left(seq) > 1 for seq in self.running):
             self._prefill(batch)
         else:
             self._decode(batch)
@@ -72,7 +72,7 @@ class Static(Scheduler):
         """All lanes decode in one step."""
         return min(self.max_num_seqs, self.max_num_batched_tokens)
 
-    def _due(self, seq: Sequence) -> int:
+    def _left(self, seq: Sequence) -> int:
         """Tokens of a lane that could be computed now."""
         if seq.group is None:
             return seq.num_tokens - seq.stored
@@ -104,7 +104,7 @@ class Static(Scheduler):
         """Prompts in admission order within the token budget (whole ones, unless they may be chunked)."""
         budget = self.max_num_batched_tokens
         for seq in list(self.running):
-            rest = self._due(seq) if seq.row >= 0 else 0
+            rest = self._left(seq) if seq.row >= 0 else 0
             count = min(rest, budget)
             if rest <= 1:
                 continue
@@ -119,7 +119,7 @@ class Static(Scheduler):
         """The next token of every live lane."""
         held = len(self.held)
         for seq in list(self.running):
-            if seq.row >= 0 and self._due(seq) and self._has_room(seq, seq.stored + 1, batch):
+            if seq.row >= 0 and self._left(seq) and self._has_room(seq, seq.stored + 1, batch):
                 batch.seqs.append(seq)
                 batch.counts.append(1)
         if len(self.held) < held:  # the lane that stays leads the next batch, which the queue's head may join now
