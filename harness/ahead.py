@@ -62,12 +62,12 @@ def replay_ahead(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, c
                 source.over(1, clock.now)
         now = clock.now
         batch = scheduler.schedule(now)
-        queued = len(scheduler.waiting) + len(scheduler.running)
+        queued = scheduler.num_requests
         if source.injected != over + queued:
             raise StalledError(f"{source.injected} requests arrived, {over} are over and {queued} are queued")
         if batch.seqs:
             busy_until = max(busy_until, now)
-            recorder.scheduled(batch, now, len(scheduler.waiting), allocator.memory(batch.blocked), busy_until)
+            recorder.scheduled(batch, now, scheduler.num_waiting, allocator.memory(batch.blocked), busy_until)
             ns = runner.execute(batch).ns
             busy_until += ns
             under_way.append(Step(batch, busy_until, ns, *promise(batch)))
@@ -90,7 +90,7 @@ def replay_ahead(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, c
                 raise StalledError(stalled(scheduler, source))
             return
         clock.wait_until(due)
-        recorder.idle(now, clock.now, len(scheduler.waiting), allocator.memory(batch.blocked))
+        recorder.idle(now, clock.now, scheduler.num_waiting, allocator.memory(batch.blocked))
 
 
 def promise(batch: Batch) -> tuple[list[Sequence], list[Sequence]]:

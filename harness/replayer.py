@@ -99,9 +99,9 @@ def replay(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, clock: 
                 return
             clock.wait_until(due)
             ends = []
-            recorder.idle(start, clock.now, len(scheduler.waiting), allocator.memory(batch.blocked))
+            recorder.idle(start, clock.now, scheduler.num_waiting, allocator.memory(batch.blocked))
             continue
-        recorder.scheduled(batch, start, len(scheduler.waiting), allocator.memory(batch.blocked))
+        recorder.scheduled(batch, start, scheduler.num_waiting, allocator.memory(batch.blocked))
         new_ground = any(seq.stored > seq.computed_before for seq in batch.seqs)
         barren = 0 if new_ground else barren + 1
         if barren > STEPS_WITHOUT_NEW_GROUND:

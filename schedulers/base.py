@@ -129,6 +129,11 @@ class Scheduler(ABC):
         """Requests that wait, run or are swapped."""
         return len(self.waiting) + len(self.swapped) + len(self.running) - self._siblings
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for memory or a place, on the host or without any."""
+        return len(self.waiting) + len(self.swapped)
+
     @abstractmethod
     def schedule(self, now: int) -> Batch:
         """The next step's batch at time `now` (ns); an empty one when nothing can run yet."""
@@ -395,7 +400,7 @@ class Scheduler(ABC):
     def close(self, batch: Batch) -> Batch:
         """Commit what was scheduled and collect the moves it needs."""
         self.commit(batch)
-        batch.moves = self.allocator.take_moves()
+        batch.moves, batch.saved = self.allocator.take_moves(), self.allocator.saved_slots
         return batch
 
     def finish(self, finished: Items[Sequence]) -> None:

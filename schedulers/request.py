@@ -174,6 +174,7 @@ class Batch:
         admitted, preempted: sequences that joined or lost their memory in this step.
         blocked: what the queue's head was refused for lack of memory, None when nothing was.
         moves: copies to run before the step's attention.
+        saved: slots that sequences would hold besides in this step if they shared none.
     """
 
     seqs: list[Sequence] = field(default_factory=list)
@@ -183,6 +184,7 @@ class Batch:
     preempted: list[Sequence] = field(default_factory=list)
     blocked: Ask | None = None
     moves: list[Move] = field(default_factory=list)
+    saved: int = 0
     committed: int = 0
 
     _work: Work | None = None

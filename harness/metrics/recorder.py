@@ -29,12 +29,17 @@ class Fate(NamedTuple):
     preemptions: int
     recomputed_tokens: int
     cached_tokens: int
+    n: int
 
     @classmethod
     def of(cls, seq: Sequence) -> Fate:
-        return cls(seq.request.id, seq.done, seq.first_scheduled_ns, seq.first_token_ns, seq.last_token_ns,
-                   seq.num_tokens - seq.request.prompt_len, seq.preemptions, seq.recomputed,
-                   seq.cached_tokens)  # fmt: skip
+        """Of a request's only sequence, or of all through their leader."""
+        request, recomputed = seq.request, seq.recomputed
+        if seq.group is not None:
+            recomputed = sum(member.recomputed for member in seq.members)
+        return cls(request.id, seq.done, seq.first_scheduled_ns, seq.first_token_ns, seq.last_token_ns,
+                   request.n * (seq.num_tokens - request.prompt_len), seq.preemptions, recomputed,
+                   seq.cached_tokens, request.n)  # fmt: skip
 
 
 class Recorder:
@@ -80,7 +85,9 @@ class Recorder:
         self._rows.append((
             start if runs is None else runs, len(batch.seqs), work.decodes, work.idle, work.prompt_tokens,
             work.context + work.prompt_context, work.pairs, waiting, len(batch.admitted), len(batch.preempted),
-            batch.blocked is not None, *books,
+            batch.blocked is not None, *books, batch.saved,
+            sum([move.length for move in batch.moves if move.kind == "copy"]) if batch.moves else 0,
+            sum([move.length for move in batch.moves if move.kind != "copy"]) if batch.moves else 0,
         ))  # fmt: skip
 
     def completed(self, batch: Batch, produced: Items[Sequence], finished: Items[Sequence], ready: int,
@@ -111,14 +118,14 @@ class Recorder:
 
     def idle(self, start: int, end: int, waiting: int, books: Books) -> None:
         """Nothing could run from `start` to `end` (ns)."""
-        self.steps.append((start, 0, 0, 0, 0, 0, 0, waiting, 0, 0, 0, *books, 0, 0, 0, 0, 0, end - start))
+        self.steps.append((start, 0, 0, 0, 0, 0, 0, waiting, 0, 0, 0, *books, 0, 0, 0, 0, 0, 0, 0, 0, end - start))
 
     def deliveries(self) -> np.ndarray:
         """``[delivered, 2]`` int64, a view: request id and when (ns) it was handed to the scheduler, in that order."""
         return np.frombuffer(self._delivered, dtype=np.int64).reshape(-1, 2)
 
     def fates(self) -> np.ndarray:
-        """``[scheduled, 9]`` int64, maybe a view: the `Fate` of every request that was ever scheduled, in no order."""
+        """``[scheduled, 10]`` int64, maybe a view: the `Fate` of every request that was ever scheduled, in no order."""
         over = np.frombuffer(self._over, dtype=np.int64).reshape(-1, len(Fate._fields))
         left = [Fate.of(seq) for seq in self.sequences.values() if not seq.done]
         return np.concatenate([over, np.array(left, dtype=np.int64)]) if left else over

@@ -11,6 +11,7 @@ from allocators.base import Books
 from harness.metrics.recorder import Recorder
 from harness.metrics.steps import Totals
 
+HELD = ("used", "finished_held", "reserved", "over_reserved", "rounding")
 PERCENTILES = (50, 90, 95, 99)
 
 
@@ -72,6 +73,10 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
         for column in Books._fields:
             mean = totals.mean(column)
             row[f"{prefix}kv_{column}_pct"] = None if mean is None else 100 * mean / capacity
+        saved = totals.mean("saved")
+        held = saved and saved + sum(totals.mean(column) or 0.0 for column in HELD)
+        row[f"{prefix}kv_saved_pct"] = 100 * saved / held if saved and held else saved
+    row["copied_slots"], row["swapped_slots"] = whole.sum("copied"), whole.sum("swapped")
     used = row["saturated_kv_used_pct"]
     row["saturated_waste_pct"] = None if used is None else 100 - used
     return row

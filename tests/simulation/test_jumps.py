@@ -98,11 +98,11 @@ def allocators(draw: st.DrawFn, longest: int) -> Any:
     capacity = draw(st.integers(4, 200))
     kind = draw(st.sampled_from(["paged", "paged cached", "radix", "slab", "first_fit", "best_fit", "buddy"]))
     size = draw(st.sampled_from([1, 4, 16]))
-    back = draw(st.sampled_from(["front", "back"]))
+    back, host = draw(st.sampled_from(["front", "back"])), draw(st.sampled_from([0, 40, 200]))
 
     def make() -> Allocator:
         if kind.startswith("paged"):
-            return Paged(capacity, longest, size, enable_prefix_caching="cached" in kind, freed_blocks=back)
+            return Paged(capacity, longest, size, "cached" in kind, freed_blocks=back, host_slots=host)
         if kind == "radix":
             return Radix(capacity, longest, page_size=1 if size == 16 else size)
         return Buddy(capacity, longest) if kind == "buddy" else Contiguous(capacity, longest, fit=kind)
@@ -120,6 +120,7 @@ def workloads(draw: st.DrawFn, longest: int) -> list[Request]:
             token_ids = [100 * draw(st.integers(0, 1)) + at for at in range(prompt_len)]
         more = {"max_tokens": draw(st.none() | length), "session": draw(st.sampled_from(["", "a", "b"]))}
         more |= {"priority": draw(st.integers(0, 2)), "token_ids": token_ids}
+        more |= {"n": draw(st.sampled_from([1, 1, 2, 3])), "use_beam_search": draw(st.booleans())}
         requests.append(Request(number, now, prompt_len, draw(length), **more))
     return requests
 
@@ -136,7 +137,13 @@ def limits(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+class Swapping(Continuous):
+    def __init__(self, allocator: Allocator, *args: Any, **kwargs: Any) -> None:
+        super().__init__(allocator, *args, preemption="swap" if allocator.host_capacity else "recompute", **kwargs)
+
+
 SCHEDULERS = {
+    "swapping": (Swapping, {}),
     "continuous": (Continuous, {}),
     "prompts first": (Continuous, {"prefill_first": True}),
     "static": (Static, {}),
