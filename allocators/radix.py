@@ -14,7 +14,8 @@ class Radix(Allocator):
     """A slot for each token, taken on demand; whatever was stored stays in a radix tree until its slots are needed.
 
     Running and cached tokens share the pool. A hit is as long as the contents agree, to the token. What a sequence
-    stored can be found from `commit` on, and is kept when it is finished or preempted. Where two sequences computed the
+    stored of its `common_tokens` can be found from `commit` on; all of it is kept when it is finished or preempted,
+    until the slots are needed. Where two sequences computed the
     same tokens at the same time, only the first one's are found; the second keeps its copies, and what it stored after
     them is found once it is gone (its copies are given back then).
 
@@ -69,6 +70,11 @@ class Radix(Allocator):
     def widen(self, holder: Holder, tokens: int) -> int:
         have = holder.held // self.page_size
         count = self._pages(tokens) - have
+        if count == 1 and self._num_free:  # what each decode step asks for
+            self._num_free -= 1
+            self.tables[holder.row, have] = self._free[self._num_free]
+            self._dirty.add(holder.row)
+            return self.page_size
         if count > self._num_free + self.tree.num_cached:
             return 0
         self._write(holder, have, self._take(count))
