@@ -70,13 +70,16 @@ class Radix(Allocator):
     def widen(self, holder: Holder, tokens: int) -> int:
         have = holder.held // self.page_size
         count = self._pages(tokens) - have
-        if count == 1 and self._num_free:  # what each decode step asks for
-            self._num_free -= 1
-            self.tables[holder.row, have] = self._free[self._num_free]
-            self._dirty.add(holder.row)
-            return self.page_size
         if count > self._num_free + self.tree.num_cached:
             return 0
+        if count == 1:  # what each decode step asks for
+            if self._num_free:
+                self._num_free -= 1
+                self.tables[holder.row, have] = self._free[self._num_free]
+            else:
+                self.tables[holder.row, have] = self.tree.evict_one()
+            self._dirty.add(holder.row)
+            return self.page_size
         self._write(holder, have, self._take(count))
         return count * self.page_size
 

@@ -180,6 +180,16 @@ class RadixTree:
             self._offer(parent)
         return np.concatenate(runs) if runs else self.root.pages
 
+    def evict_one(self) -> int:
+        """`evict` for a single page, in short."""
+        _, ticket, leaf = self._queue[0]
+        if leaf.ticket != ticket or leaf.refs or leaf.children or len(leaf.pages) == 1:
+            return int(self.evict(1)[0])
+        page = leaf.pages[-1]
+        leaf.pages, leaf.keys = leaf.pages[:-1], leaf.keys[: -self.page_size]
+        self.num_cached -= 1
+        return int(page)
+
     def nodes(self) -> list[Node]:
         """All but the root, parents before their children. O(nodes)."""
         found = list(self.root.children.values())
