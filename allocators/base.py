@@ -217,12 +217,14 @@ class Allocator(ABC):
         tables: ``[rows, width]`` int32, one row per admitted sequence; rows are reused, the array may be replaced by a
             larger one.
         grows: False where a placement cannot widen a sequence (then `on_demand` makes no sense with it).
+        can_fork: whether `fork` may be called.
         forks_share: whether `fork` of a sequence without a promise shares its slots, so that it takes none.
         host_capacity: slots of the host pool that `swap` moves sequences to; 0 = it can't.
     """
 
     block_size: int = 0
     grows: bool = False
+    can_fork: bool = True
     forks_share: bool = False
     host_capacity: int = 0
 

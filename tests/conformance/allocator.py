@@ -140,14 +140,14 @@ def allocator_machine(make: Make, capacity: int, max_model_len: int) -> type[Rul
             for seq, values in (self.stored | self.finished).items():
                 assert self.device.read(seq) == values, f"{seq.name} reads what it did not write"
 
-        @precondition(lambda self: self.stored)
+        @precondition(lambda self: self.stored and self.allocator.can_fork)
         @rule(pick=picks)
         def fork(self, pick: int) -> None:
             parent, child = self.live(pick), self.new()
             if self.allocator.fork(parent, child):
                 self.stored[child] = list(self.stored[parent])
 
-        @precondition(lambda self: len(self.stored) > 1)
+        @precondition(lambda self: len(self.stored) > 1 and self.allocator.can_fork)
         @rule(pick=picks, other=picks)
         def fork_onto(self, pick: int, other: int) -> None:
             """The child loses what it had, but for the beginning that is the same."""
