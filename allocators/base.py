@@ -31,6 +31,9 @@ class AllocatorError(RuntimeError):
     """A call that breaks the contract: freed twice, freed unknown, grown past the capacity. Names the sequence."""
 
 
+NO_KEYS = np.empty((0, 2), dtype=np.int64)
+
+
 @dataclass(slots=True, eq=False)
 class Holder:
     """What the allocator knows of one sequence. Schedulers extend it; only the allocator writes these fields.
@@ -62,6 +65,19 @@ class Holder:
         rest is not known; none by default, so nothing is reused.
         """
         return ()
+
+    def token_keys(self, count: int) -> np.ndarray:
+        """What the first `count` tokens are, for prefix reuse to the token: int64, one row of two numbers each.
+
+        Two sequences begin with the same tokens as far as their rows are equal, and no further. Fewer than `count`
+        where the rest is not known (or more, if they are at hand); none by default, so nothing is reused.
+        """
+        return NO_KEYS
+
+    @property
+    def common_tokens(self) -> int:
+        """Leading tokens that other sequences may begin with too; those behind them only this one can find again."""
+        return self.stored
 
 
 class Hit(NamedTuple):

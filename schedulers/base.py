@@ -18,6 +18,7 @@ from itertools import islice
 
 from allocators.base import Allocator, Ask
 from schedulers.group import Branch, Group
+from schedulers.lengths import predictor
 from schedulers.policy import ORDERS
 from schedulers.request import Batch, Rejection, Request, Sequence
 from schedulers.reservation import Reservation, on_demand
@@ -57,8 +58,11 @@ class Scheduler(ABC):
         chunked_prefill: whether a prompt may be computed in pieces.
         watermark: share of the pool that an on-demand admission leaves free while others run (0 ... < 1).
         policy: who is admitted first: `fcfs`, `priority` (the lowest number), `shortest_first` (the shortest answer, as
-            an oracle knows it) or `longest_prefix` (the most tokens in the pool); preempted sequences go by it too,
-            but for `fcfs` and `longest_prefix`, where they come first.
+            `length_predictor` tells it at arrival) or `longest_prefix` (the most tokens in the pool); preempted
+            sequences go by it too, but for `fcfs` and `longest_prefix`, where they come first.
+        length_predictor: who tells how long an answer will be: `oracle`, `history` (the mean of like ones that have
+            ended) or `noisy:SIGMA` (the truth times a lognormal error), see `schedulers.lengths`.
+        seed: of whatever is drawn.
 
     Attributes:
         waiting: arrived or preempted, not admitted; the head is served first. A group is there through its leader.
@@ -68,13 +72,18 @@ class Scheduler(ABC):
         branching: groups in `running` that fork between steps: those, and searches.
         prefix: tokens looked for and found in the pool at admission.
         reserve_full_isl: whether all tokens of a sequence must fit at admission, though only a piece is computed.
+        ahead: whether it may be asked for the next step before the one under way is completed; then it passes over a
+            sequence that has nothing left to compute.
     """
 
     reserve_full_isl = True
+    several_answers = True  # whether it serves requests with n > 1
+    ahead = False
 
     def __init__(self, allocator: Allocator, reservation: Reservation, *, max_model_len: int, max_num_seqs: int = 256,
                  max_num_batched_tokens: int = 2560, chunked_prefill: bool = False,
-                 watermark: float = 0.01, policy: str = "fcfs") -> None:  # fmt: skip
+                 watermark: float = 0.01, policy: str = "fcfs", length_predictor: str = "oracle",
+                 seed: int = 0) -> None:  # fmt: skip
         for key, value in (("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", max_num_batched_tokens)):
             if value < 1:
                 raise ValueError(f"scheduler.{key} must be at least 1, got {value}")
@@ -83,6 +92,7 @@ class Scheduler(ABC):
         if policy not in ORDERS:
             raise ValueError(f"scheduler.policy must be one of {', '.join(ORDERS)}, got {policy!r}")
         self.policy = policy
+        self.lengths = predictor(length_predictor, seed)
         self.allocator = allocator
         self.reservation = reservation
         self.max_model_len = max_model_len
@@ -107,8 +117,8 @@ class Scheduler(ABC):
         reason = self.unservable(request)
         if reason:
             return Rejection(request, reason)
-        end = self.end_of(request)
-        seq = Sequence(f"request {request.id}", request=request, num_tokens=request.prompt_len, end_tokens=end)
+        seq = Sequence(f"request {request.id}", request=request, num_tokens=request.prompt_len,
+                       end_tokens=self.end_of(request), expected=self.lengths.expect(request))  # fmt: skip
         if request.n > 1:
             Group(seq)
         self.enqueue(seq)
@@ -118,6 +128,11 @@ class Scheduler(ABC):
     def num_requests(self) -> int:
         """Requests that wait, run or are swapped."""
         return len(self.waiting) + len(self.swapped) + len(self.running) - self._siblings
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for memory or a place, on the host or without any."""
+        return len(self.waiting) + len(self.swapped)
 
     @abstractmethod
     def schedule(self, now: int) -> Batch:
@@ -155,6 +170,8 @@ class Scheduler(ABC):
             for seq, token in zip(produced, tokens, strict=True):
                 seq.outputs.append(token)
         if finished:
+            for seq in finished:
+                self.lengths.observe(seq.request)
             self.finish([member for seq in finished for member in seq.members] if told else finished)
         if told:
             self._recount()
@@ -215,6 +232,8 @@ class Scheduler(ABC):
     def _unservable_group(self, request: Request, stored: int) -> str | None:
         """Why `n` answers of `stored` tokens can never run together, or None."""
         n, unit = request.n, self.allocator.block_size
+        if not self.several_answers:
+            return f"n = {n}: {type(self).__name__} serves requests that want a single answer"
         for key, limit in (("max_num_seqs", self.max_lanes), ("max_num_batched_tokens", self.max_num_batched_tokens)):
             if n > limit:
                 return f"n = {n} answers that are computed in one step exceed {key} = {limit}"
@@ -247,6 +266,11 @@ class Scheduler(ABC):
         if group is not None:
             total = seq.request.prompt_len  # the leader's part; what a preemption took of the answers comes after it
         if (group or self._to_come) and len(self.running) + self._to_come + len(seq.members) > self.max_lanes:
+            return 0
+        lacking = self.lacking(seq, budget)
+        if lacking:
+            asked = self.allocator.unheld + lacking
+            batch.blocked = Ask(seq.num_tokens, spare=max(asked - seq.num_tokens, 0), final=seq.end_tokens - 1)
             return 0
         hit = self.allocator.lookup(seq, total - 1)  # one is computed at least: its logits are the answer
         count = total - hit.tokens
@@ -293,6 +317,13 @@ class Scheduler(ABC):
             return group.seqs[:1]
         ask.tokens, ask.gate, ask.count = prompt, prompt + answers, group.size
         return group.seqs
+
+    def lacking(self, seq: Sequence, budget: int) -> int:
+        """Slots that the pool would lack some day if `seq` joined now, as far as this scheduler looks ahead.
+
+        Asked of each head of the queue with the tokens left in the step; 0 = it may join if there is room for it now.
+        """
+        return 0
 
     def _longest_prefix_first(self) -> None:
         """Bring the one of the first waiting sequences that finds most of its tokens in the pool to the front."""
@@ -369,7 +400,7 @@ class Scheduler(ABC):
     def close(self, batch: Batch) -> Batch:
         """Commit what was scheduled and collect the moves it needs."""
         self.commit(batch)
-        batch.moves = self.allocator.take_moves()
+        batch.moves, batch.saved = self.allocator.take_moves(), self.allocator.saved_slots
         return batch
 
     def finish(self, finished: Items[Sequence]) -> None:

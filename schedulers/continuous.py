@@ -78,7 +78,8 @@ class Continuous(Scheduler):
             return True
         if getattr(self.allocator, "shares", False) or (self.chunked_prefill and not self.reserve_full_isl):
             return False
-        return batch.blocked is not None or batch.num_tokens == len(batch.seqs)
+        same_budget = batch.num_tokens == len(batch.seqs) and not self.prefill_first
+        return batch.blocked is not None or same_budget
 
     def _run(self, batch: Batch, budget: int) -> int:
         """Give every running sequence its next tokens, preempting from the end when the pool is full."""

@@ -70,7 +70,7 @@ class Group:
     def ready(self) -> bool:
         """Whether the next token of all members is due: from the logits of the prompt, or from those of each."""
         leader = self.seqs[0]
-        return leader.stored == leader.num_tokens
+        return leader.stored >= leader.num_tokens  # beyond it after a jump
 
     def branch(self, allocator: Allocator, branches: Items[Branch] | None) -> None:
         """Go on with as many answers as there are members; without `branches`, each with itself.

@@ -7,6 +7,8 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from allocators.base import Ask, Holder, Move
 from schedulers.content import Chain
 
@@ -66,11 +68,12 @@ class Sequence(Holder):
     Attributes:
         num_tokens: prompt and sampled tokens so far; a token is due when `stored` reaches it.
         end_tokens: `num_tokens` at which it is finished.
+        expected: output tokens that the scheduler's predictor expected of it when it came.
         outputs: sampled tokens so far (left empty by a simulated runner).
         prompt: the prompt's token ids, set by a runner that needs them.
         computed_before: most tokens it had stored before a preemption; below it, work is done again.
         cached_tokens: tokens it was spared by a prefix hit when it was first admitted.
-        chain: the keys of its first full blocks; None until somebody asks for them, and when it is finished.
+        chain: the keys of its first full blocks or tokens; None until somebody asks for them, and when it is finished.
         group: the sequences of its request, itself among them; None if it is the only one.
         score: log-probability of its answer, of a beam only.
         first_scheduled_ns, first_token_ns, last_token_ns: written by the recorder; -1 = not yet.
@@ -79,6 +82,7 @@ class Sequence(Holder):
     request: Request = None  # type: ignore[assignment]
     num_tokens: int = 0
     end_tokens: int = 0
+    expected: int = 0
     outputs: list[int] = field(default_factory=list)
     prompt: Any = None
     preemptions: int = 0
@@ -109,6 +113,22 @@ class Sequence(Holder):
         if len(keys) < count:
             self.chain.extend(self.request, self.outputs, block_size, count)
         return keys[:count]
+
+    def token_keys(self, count: int) -> np.ndarray:
+        """Keys of its first `count` tokens or more; see `schedulers.content`."""
+        if self.chain is None:
+            self.chain = Chain()
+        if len(self.chain.tokens) < count:
+            self.chain.extend_tokens(self.request, self.outputs, count)
+        return self.chain.tokens
+
+    @property
+    def common_tokens(self) -> int:
+        """Its prompt and its answer, as far as they are known."""
+        request = self.request
+        if request.token_ids is not None:
+            return request.prompt_len + len(self.outputs)
+        return request.prompt_len if request.hash_ids is not None else 0
 
 
 class Work(NamedTuple):
@@ -154,6 +174,7 @@ class Batch:
         admitted, preempted: sequences that joined or lost their memory in this step.
         blocked: what the queue's head was refused for lack of memory, None when nothing was.
         moves: copies to run before the step's attention.
+        saved: slots that sequences would hold besides in this step if they shared none.
     """
 
     seqs: list[Sequence] = field(default_factory=list)
@@ -163,6 +184,7 @@ class Batch:
     preempted: list[Sequence] = field(default_factory=list)
     blocked: Ask | None = None
     moves: list[Move] = field(default_factory=list)
+    saved: int = 0
     committed: int = 0
 
     _work: Work | None = None

@@ -13,13 +13,14 @@ from harness.jump import NO_JUMP, Jump
 
 INTEGERS = (
     "start", "num_seqs", "decode_seqs", "idle_lanes", "prefill_tokens", "context_tokens", "prefill_attention",
-    "waiting", "admitted", "preempted", "head_blocked", *Books._fields, "produced", "finished",
-    "schedule", "execute", "complete", "idle",
+    "waiting", "admitted", "preempted", "head_blocked", *Books._fields, "saved", "copied", "swapped",
+    "produced", "finished", "schedule", "execute", "complete", "idle",
 )  # fmt: skip
 AT = {name: i for i, name in enumerate(INTEGERS)}
 BOOKS = slice(AT["used"], AT["free"] + 1)
 SPENT = slice(AT["schedule"], AT["idle"] + 1)  # ns; an idle gap is a row with no sequences
-FIRST = ("prefill_tokens", "prefill_attention", "admitted", "preempted", "schedule", "complete")  # 0 later in a jump
+FIRST = ("prefill_tokens", "prefill_attention", "admitted", "preempted", "copied", "swapped", "schedule",
+         "complete")  # fmt: skip  # 0 later in a jump
 WEIGHTED = slice(1, SPENT.start)  # a mean over time of the others means nothing
 HELD = AT["cached"] - AT["used"] + 1  # columns of the books before those of free slots
 HEADER = ",".join(["step", "start_s", *INTEGERS[1 : SPENT.start], *(f"{n}_ms" for n in INTEGERS[SPENT]), "repeat\n"])

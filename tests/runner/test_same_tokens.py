@@ -11,6 +11,7 @@ from allocators.buddy import Buddy
 from allocators.checker import ContractError
 from allocators.contiguous import Contiguous
 from allocators.paged import Paged
+from allocators.radix import Radix
 from schedulers.continuous import Continuous
 from schedulers.reservation import RESERVATIONS
 from schedulers.static import Static
@@ -25,6 +26,7 @@ ALLOCATORS = {
     "paged1": partial(Paged, POOL, LONGEST, block_size=1),
     "paged4": partial(Paged, POOL, LONGEST, block_size=4),
     "paged16": partial(Paged, POOL, LONGEST, block_size=16),
+    "radix": partial(Radix, POOL, LONGEST),
 }
 SCHEDULERS = {
     "static": partial(Static, max_num_seqs=6),
@@ -47,7 +49,7 @@ def test_the_expected_answers_are_varied_enough_to_show_a_fault():
 @pytest.mark.parametrize("schedule", SCHEDULERS)
 @pytest.mark.parametrize("allocate", ALLOCATORS)
 def test_every_pair_says_what_generate_says(allocate, schedule):
-    reservation = "on_demand" if allocate.startswith("paged") else "pow2"
+    reservation = "on_demand" if allocate.startswith(("paged", "radix")) else "pow2"
     turn = list(ALLOCATORS).index(allocate) + list(SCHEDULERS).index(schedule)
     name = ("opt", "gpt2", "llama")[turn % 3]  # every allocator and every scheduler meets every model
     served = serve(name, ALLOCATORS[allocate](), scheduler(schedule, reservation))
@@ -158,7 +160,7 @@ def test_a_skipped_copy_shows(skip):
             moves = allocator.take_moves()
             assert moves
             if not skip:
-                runner._move(moves)
+                runner._moves.run(moves)
             moved["child"] = child
             allocator.tables[[seq.row, child.row]] = allocator.tables[[child.row, seq.row]]
             extents = allocator.allocator._extents
