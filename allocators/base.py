@@ -285,7 +285,8 @@ class Allocator(ABC):
                 answers something that is no number of slots.
         """
         need = ask.need
-        self._check(seqs, ask.count, need)
+        if len(seqs) != 1 or ask.count != 1 or seqs[0].row >= 0 or not 0 < need <= self.max_model_len:
+            self._check(seqs, ask.count, need)
         slots = self.footprint(ask.gate if ask.gate > need else need)
         if slots is not None and type(slots) is not int:
             raise AllocatorError(f"{type(self).__name__}.footprint must return slots or None, not {slots!r}")
@@ -325,14 +326,20 @@ class Allocator(ABC):
         if tokens <= holder.room:
             return holder.room
         added = self.widen(holder, tokens)
-        if added:
-            before = split(holder)
+        if not added:
+            return 0
+        if not holder.promise and holder.held + added <= holder.final:  # the usual case: it will fill all of them
+            self._reserved += added
             holder.held += added
             holder.room += added
-            if holder.promise:
-                holder.promise = max(holder.promise, tokens)
-            self._shift(before, split(holder))
-        return holder.room if added else 0
+            return holder.room
+        before = split(holder)
+        holder.held += added
+        holder.room += added
+        if holder.promise:
+            holder.promise = max(holder.promise, tokens)
+        self._shift(before, split(holder))
+        return holder.room
 
     def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
         """Up to `rounds` further steps of one token for every sequence: `grow` in order, then `commit`, each time.
@@ -359,6 +366,8 @@ class Allocator(ABC):
 
         Their room was granted before. What is committed may be relied on by whatever is admitted next.
         """
+        if counts.count(1) == len(seqs) and self._store(seqs, 1):
+            return
         within_final = sum(counts)
         for holder, count in zip(seqs, counts, strict=True):
             holder.stored = stored = holder.stored + count
@@ -521,6 +530,8 @@ class Allocator(ABC):
         used, finished, reserved = self._used, self._finished, self._reserved
         over, rounding, cached = self._over, self._rounding, self.cached_slots
         unheld = self.capacity - used - finished - reserved - over - rounding
+        if asked is None:
+            return Books(used, finished, reserved, over, rounding, cached, 0, 0, unheld - cached)
         return Books(used, finished, reserved, over, rounding, cached, *_unheld(unheld, cached, asked))
 
     def _queue_copy(self, source: list[tuple[int, int]], target: list[tuple[int, int]], first: int, last: int) -> None:
@@ -565,14 +576,22 @@ class Allocator(ABC):
 
     def _enter(self, holder: Holder) -> None:
         self._holders[holder.row] = holder
-        self._shift((0, 0, 0, 0), split(holder))
+        used, reserved, over, rounding = split(holder)
+        self._used += used
+        self._reserved += reserved
+        self._over += over
+        self._rounding += rounding
         if holder.stored:  # a hit: what others hold too is in the books already
             live, finished = self.shared(holder)
             self._used -= live
             self._finished -= finished
 
     def _leave(self, holder: Holder) -> None:
-        self._shift(split(holder), (0, 0, 0, 0))
+        used, reserved, over, rounding = split(holder)
+        self._used -= used
+        self._reserved -= reserved
+        self._over -= over
+        self._rounding -= rounding
 
     def _shift(self, before: tuple[int, int, int, int], after: tuple[int, int, int, int]) -> None:
         self._used += after[0] - before[0]

@@ -87,7 +87,11 @@ class Paged(Allocator):
             return 0
         if rest:
             return self._own_last(holder, new)
-        self.set_row(holder, len(blocks), new[0] if len(new) == 1 else new)
+        if len(new) == 1:
+            self.tables[holder.row, len(blocks)] = new[0]
+            self._dirty.add(holder.row)
+        else:
+            self.set_row(holder, len(blocks), new)
         blocks += new
         return len(new) * self.block_size
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     card = NvmlSampler() if facts["device"] not in ("cpu", "simulated") else None
     try:
         clock, on_progress = _clock(cfg), progress(len(workload.requests)) if progress else None
-        with card or nullcontext():
+        with card or nullcontext(), _rare_collections():
             play(workload, scheduler, runner, clock, recorder, on_progress)
     finally:
         export((r for r in workload.requests if r.arrival_ns >= 0), folder / "workload.jsonl")
@@ -128,6 +129,19 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         row["cost_per_million_output_tokens"] = cfg.price_per_hour / 3600 / row["output_throughput"] * 1e6
     row["warnings"] = _warnings(cfg, recorder, row)
     return row
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """A replay makes millions of objects and no cycle among them, so the collector looks at them in vain."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(100_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 def _facts(cfg: DictConfig, capacity: int, scheduler: Scheduler, workload: Workload,

@@ -51,7 +51,7 @@ def jump(scheduler: Scheduler, runner: Runner, batch: Batch, ready: int, due: in
     if rounds < 1:
         return NO_JUMP
     ns = runner.further_ns(batch, rounds)  # type: ignore[attr-defined]
-    if matters:
+    if matters and ready + sum(ns) > due:
         ends = list(accumulate(ns, initial=ready))
         ns = ns[: bisect_left(ends, due)]
     rounds, shifts = scheduler.allocator.extend(batch.seqs, len(ns))

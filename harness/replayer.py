@@ -10,11 +10,11 @@ from typing import Protocol
 
 from harness.clock import Clock
 from harness.errors import HarnessError
-from harness.jump import NO_JUMP, can_jump, jump
+from harness.jump import NO_JUMP, Jump, can_jump, jump
 from harness.metrics.recorder import Recorder
 from harness.runner.base import Runner
 from schedulers.base import Scheduler
-from schedulers.request import Request
+from schedulers.request import Batch, Request
 
 STEPS_WITHOUT_NEW_GROUND = 100_000
 
@@ -75,11 +75,11 @@ def replay(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, clock: 
     allocator = scheduler.allocator
     jumping = can_jump(scheduler, runner)
     over = tokens = barren = 0
-    ends: list[int] = []  # of the steps of the last jump
+    last, begun = NO_JUMP, 0  # the last jump, and when it began
     while True:
         for request in source.due(clock.now):
-            at = bisect_left(ends, request.arrival_ns)  # delivered at the end of the step in which it arrived
-            when = ends[at] if at < len(ends) else clock.now
+            ended = _end_of_step(last, begun, request.arrival_ns)
+            when = clock.now if ended is None else ended
             rejection = scheduler.add(request)
             recorder.arrived(request, when, rejection)
             if rejection:
@@ -98,12 +98,11 @@ def replay(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, clock: 
                     raise StalledError(stalled(scheduler, source))
                 return
             clock.wait_until(due)
-            ends = []
+            last = NO_JUMP
             recorder.idle(start, clock.now, scheduler.num_waiting, allocator.memory(batch.blocked))
             continue
         recorder.scheduled(batch, start, scheduler.num_waiting, allocator.memory(batch.blocked))
-        new_ground = any(seq.stored > seq.computed_before for seq in batch.seqs)
-        barren = 0 if new_ground else barren + 1
+        barren = 0 if _new_ground(batch) else barren + 1
         if barren > STEPS_WITHOUT_NEW_GROUND:
             raise StalledError(f"{barren} steps only repeated old work. {stalled(scheduler, source)}")
         mark = clock.tick()
@@ -114,14 +113,29 @@ def replay(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, clock: 
         produced, finished = scheduler.complete(batch, result.tokens, result.branches)
         complete_ns = clock.charge(mark)
         recorder.completed(batch, produced, finished, ready, (schedule_ns, execute_ns, complete_ns), further)
-        ends = list(accumulate(further.ns, initial=ready)) if further.ns else []
-        if ends:
-            clock.wait_until(ends[-1])
+        last, begun = further, ready
+        if further.ns:
+            clock.wait_until(ready + sum(further.ns))
         over += len(finished)
         tokens += len(produced) * (1 + len(further.ns))
         source.over(len(finished), clock.now)
         if on_progress:
             on_progress(over, tokens)
+
+
+def _new_ground(batch: Batch) -> bool:
+    """Whether anything is computed for the first time."""
+    first = batch.seqs[0]  # most often it is, and asking all costs more
+    return first.stored > first.computed_before or any(seq.stored > seq.computed_before for seq in batch.seqs)
+
+
+def _end_of_step(last: Jump, begun: int, arrival: int) -> int | None:
+    """When the step of a jump ended in which a request arrived: it is delivered then. None = after the jump."""
+    if not last.ns:
+        return None
+    ends = list(accumulate(last.ns, initial=begun))
+    at = bisect_left(ends, arrival)
+    return ends[at] if at < len(ends) else None
 
 
 def next_event(source: Source, scheduler: Scheduler, now: int) -> int | None:

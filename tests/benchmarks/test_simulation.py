@@ -8,6 +8,8 @@ Poisson at 6.45 requests a second, at most 256 sequences in a batch (330-400 req
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from allocators.paged import Paged
 from harness.clock import Clock
 from harness.metrics.recorder import Recorder
-from harness.metrics.requests import request_table
+from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import summarize
 from harness.replayer import replay
 from harness.runner.latency.choose import choose_latency, model_weights
@@ -30,7 +32,8 @@ from schedulers.continuous import Continuous
 from schedulers.request import Request
 from schedulers.reservation import on_demand
 
-MODELS = Path(__file__).parents[2] / "experiments" / "model"
+REPOSITORY = Path(__file__).parents[2]
+MODELS = REPOSITORY / "experiments" / "model"
 PAPER: Any = OmegaConf.create({"device": {"latency": "opt-13b-a100-sosp23"}})
 
 
@@ -59,7 +62,7 @@ def serve(
     replay(workload, scheduler, SimulatedModelRunner(latency, exact), Clock(), recorder)
     table = request_table(recorder, workload.requests)
     if steps:
-        table.to_csv(steps.with_name("requests.csv"), index=False)
+        write_requests(table, steps.with_name("requests.csv"))
     return summarize(recorder, table, slots)
 
 
@@ -84,6 +87,22 @@ def test_vidurs_set_up(benchmark: BenchmarkFixture, exact: bool) -> None:
 def test_a_saturated_pool(benchmark: BenchmarkFixture, count: int) -> None:
     """ShareGPT through continuous + paged, 15,728 slots: the cost of a request does not grow with their number."""
     measure(benchmark, count, sharegpt, choose_latency(PAPER), 15_728)
+
+
+@pytest.mark.parametrize("count", [10_000, 50_000])
+def test_the_whole_command(benchmark: BenchmarkFixture, tmp_path: Path, count: int) -> None:
+    """From the command line to the figures, in a process of its own: `cpu_s` is its CPU time, `peak_mib` its memory.
+
+    `peak_mib` is that of the largest process so far, so run the sizes in this order.
+    """
+    command = [sys.executable, "-m", "harness", "device=simulated", "model=opt_13b", "system=paged_on_demand",
+               f"workload.num_requests={count}", f"hydra.run.dir={tmp_path / 'run'}"]  # fmt: skip
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    benchmark.pedantic(subprocess.run, (command,), {"cwd": REPOSITORY, "check": True, "capture_output": True}, rounds=1)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (tmp_path / "run" / "figures").is_dir()
+    benchmark.extra_info["cpu_s"] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    benchmark.extra_info["peak_mib"] = after.ru_maxrss / 1024
 
 
 def test_a_saturated_pool_with_its_tables_written(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
