@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,24 @@ from harness.runner.latency.table import TableLatency
 from harness.runner.latency.table_files import read_meta
 from harness.validate.engine import NULL_BLOCK, Engine, Setting, read_engine
 from harness.validate.measured import Measured, find_prompts, read_measured
-from harness.validate.predict import Prediction, Variant, figures, mean_error, predict, published_error, variants
+from harness.validate.predict import (
+    Prediction,
+    Progress,
+    Variant,
+    figures,
+    mean_error,
+    predict,
+    published_error,
+    variants,
+)
 from harness.validate.tables import doubts, layers_of, tables_folder
 
 OURS = ("max_model_len", "kv_slots", "kv_bytes", "gpu_memory_utilization", "allocator", "reservation", "scheduler",
         "device", "model", "workload", "simulation", "clock", "server", "system")  # fmt: skip
 
 
-def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any], progress: object) -> dict[str, Any]:
+def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
+             progress: Callable[[int], Progress] | None = None) -> dict[str, Any]:  # fmt: skip
     """Predict the run in `validate.measured` with the kernel tables in `validate.profile`.
 
     Writes `validate.csv` (every figure of every variant), `requests.csv` and `steps.csv` (of the headline), a figure
@@ -57,9 +68,10 @@ def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, An
     if engine["tensor_parallel"] > 1 and "all_reduce" not in latencies[headline.skew].kernels:
         notes.append("the tables have no all_reduce: what the devices tell each other takes no time here")
     predictions = [
-        predict(measured, engine, latencies[one.skew], one, cfg, folder / "steps.csv" if one == headline else None)
+        predict(measured, engine, latencies[one.skew], one, cfg, folder / "steps.csv" if one == headline else None,
+                progress(len(measured.table)) if progress else None)
         for one in variants(headline, True in latencies)
-    ]
+    ]  # fmt: skip
     tables_of = {one.variant: figures(measured.table, one.requests) for one in predictions}
     _write(folder, measured, predictions, tables_of)
     result = Validation(
