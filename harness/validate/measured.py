@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from harness.errors import HarnessError
-from harness.validate.files import read_lines, stem
+from harness.validate.files import beside, read_lines, stem
 from schedulers.request import Request
 
 LENGTHS, STAMPS = ("input_toks", "output_toks"), ("queued_ts", "first_token_ts", "last_token_ts")
@@ -30,6 +30,7 @@ class Measured:
         hashes: by position, (tokens per hash id, hash ids of the prompt); empty = nothing is known of the prompts.
         prompts: the file these are from.
         notes: what was done to the rows, for whoever reads the results.
+        series: `t` (s), `running` and `waiting` requests as the engine counted them from second to second, if it did.
     """
 
     path: Path
@@ -37,6 +38,7 @@ class Measured:
     hashes: list[tuple[int, Any]] = field(default_factory=list)
     prompts: Path | None = None
     notes: list[str] = field(default_factory=list)
+    series: pd.DataFrame | None = None
 
     def requests(self) -> list[Request]:
         """Fresh requests for a replay; `id` is the row in `table`."""
@@ -92,7 +94,20 @@ def read_measured(path: Path) -> Measured:
         raise HarnessError(f"validate.measured={path}: no request has both first_token_ts and last_token_ts")
     if unanswered:
         notes.append(f"{unanswered} requests have no first or last token: they are load, and in no figure")
-    return Measured(path, table, notes=notes)
+    return Measured(path, table, notes=notes, series=_series(path, notes))
+
+
+def _series(path: Path, notes: list[str]) -> pd.DataFrame | None:
+    """The counters in a file beside the run; None = there is none, or it is of another kind."""
+    columns, file = ["t", "running", "waiting"], beside(path, "timeseries", ".csv")
+    if file is None:
+        return None
+    try:
+        series = pd.read_csv(file)[columns].astype("float64")
+    except (OSError, EOFError, KeyError, ValueError) as error:
+        notes.append(f"{file} beside the run has no columns {', '.join(columns)} and was not used: {error}")
+        return None
+    return series if len(series) else None
 
 
 def _stamps(path: Path, number: int, row: dict[str, Any]) -> None:

@@ -77,11 +77,13 @@ def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, An
     result = Validation(
         measured=measured, engine=engine, profile=tables, predictions=predictions, tables=tables_of,
         settings=[*engine.settings.values(), layers, wanted], why=_why(engine, measured, wanted),
-        notes=[*notes, *_pool(engine, predictions[0])], published=published_error(tables, tables_of[headline]),
+        notes=[*notes, *_pool(engine, predictions[0], folder / "steps.csv")],
+        published=published_error(tables, tables_of[headline]),
     )  # fmt: skip
     report(result, folder)
     return {
-        "device": "simulated", "model": engine.model, "requests": len(measured.table), "variant": headline.label,
+        "device": "simulated", "workload": measured.path.name, "model": engine.model,
+        "requests": len(measured.table), "variant": headline.label,
         "mean_error_pct": mean_error(tables_of[headline]), "published_error_pct": result.published,
         "mean_error_pct_by_variant": {one.label: mean_error(table) for one, table in tables_of.items()},
         "settings": {setting.name: [setting.value, setting.source] for setting in result.settings},
@@ -122,7 +124,7 @@ def _why(engine: Engine, measured: Measured, skew: Setting) -> list[str]:
     ]
 
 
-def _pool(engine: Engine, headline: Prediction) -> list[str]:
+def _pool(engine: Engine, headline: Prediction, steps: Path) -> list[str]:
     """How full the pool was."""
     size, peak = (engine["num_gpu_blocks"] - NULL_BLOCK) * engine["block_size"], headline.facts["peak_tokens"]
     setting = engine.settings["num_gpu_blocks"]
@@ -130,10 +132,10 @@ def _pool(engine: Engine, headline: Prediction) -> list[str]:
         return [f"the pool of {size:,} tokens filled: {headline.facts['preemptions']} preemptions predicted"]
     said = f"the pool never filled: at most {peak:,} tokens were in use at once, nobody was refused or preempted"
     if setting.assumed:
-        said += (
-            f"; its size was not recorded, {size:,} tokens are {setting.source}. A real pool of fewer than {peak:,} "
-        )
-        said += "tokens would have filled: then set validate.num_gpu_blocks"
+        books = pd.read_csv(steps, usecols=["used", "reserved", "rounding", "cached"])
+        said += (f"; its size was not recorded, {size:,} tokens are {setting.source}. A real pool of "
+                 f"{books.sum(axis=1).max():,} tokens would neither have filled nor have forgotten a prompt, one of "
+                 f"fewer than {peak:,} would have filled: then set validate.num_gpu_blocks")  # fmt: skip
     return [said]
 
 

@@ -142,6 +142,18 @@ def test_requests_without_an_end_are_load_and_in_no_figure(tmp_path: Path, profi
     assert row["mean_error_pct"] < 0.001
 
 
+def test_what_the_engine_counted_is_drawn_beside_what_is_predicted(tmp_path: Path, profile: Path) -> None:
+    run = write_run(tmp_path / "run")
+    assert not (tmp_path / "out/figures/over_time.png").exists()
+    write(tmp_path / "run/run.timeseries.csv.gz", "t,running,waiting\n0.0001,1,0\n0.0002,1,1\n")
+    validate(tmp_path / "out", run, profile)
+    assert (tmp_path / "out/figures/over_time.png").stat().st_size > 15_000
+    assert "figures/over_time.png" in (tmp_path / "out/REPORT.md").read_text()
+    write(tmp_path / "run/run.timeseries.csv.gz", "time,running\n0.0001,1\n")
+    notes = validate(tmp_path / "other", run, profile)["notes"]
+    assert any("has no columns t, running, waiting and was not used" in note for note in notes)
+
+
 def test_without_arrival_times_requests_come_when_they_were_queued(tmp_path: Path, profile: Path) -> None:
     """B comes at 143, as A's prompt ends: step 3, as before."""
     rows = [{key: value for key, value in row.items() if key != "arrival_time"} for row in ROWS]
