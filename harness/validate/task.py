@@ -15,7 +15,7 @@ from harness.runner.latency.skew import skew_enabled
 from harness.runner.latency.table import TableLatency
 from harness.runner.latency.table_files import read_meta
 from harness.validate.engine import NULL_BLOCK, Engine, Setting, read_engine
-from harness.validate.measured import Measured, find_prompts, read_measured
+from harness.validate.measured import Measured, read_measured
 from harness.validate.predict import (
     Prediction,
     Progress,
@@ -26,10 +26,12 @@ from harness.validate.predict import (
     published_error,
     variants,
 )
+from harness.validate.prompts import find_prompts
 from harness.validate.tables import doubts, layers_of, tables_folder
 
 OURS = ("max_model_len", "kv_slots", "kv_bytes", "gpu_memory_utilization", "allocator", "reservation", "scheduler",
         "device", "model", "workload", "simulation", "clock", "server", "system")  # fmt: skip
+MORE = 1.2  # times as many requests at once as there were: something that is not recorded held them back
 
 
 def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
@@ -77,7 +79,7 @@ def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, An
     result = Validation(
         measured=measured, engine=engine, profile=tables, predictions=predictions, tables=tables_of,
         settings=[*engine.settings.values(), layers, wanted], why=_why(engine, measured, wanted),
-        notes=[*notes, *_pool(engine, predictions[0], folder / "steps.csv")],
+        notes=[*notes, *_pool(measured, engine, predictions[0], folder / "steps.csv")],
         published=published_error(tables, tables_of[headline]),
     )  # fmt: skip
     report(result, folder)
@@ -124,7 +126,7 @@ def _why(engine: Engine, measured: Measured, skew: Setting) -> list[str]:
     ]
 
 
-def _pool(engine: Engine, headline: Prediction, steps: Path) -> list[str]:
+def _pool(measured: Measured, engine: Engine, headline: Prediction, steps: Path) -> list[str]:
     """How full the pool was."""
     size, peak = (engine["num_gpu_blocks"] - NULL_BLOCK) * engine["block_size"], headline.facts["peak_tokens"]
     setting = engine.settings["num_gpu_blocks"]
@@ -136,6 +138,10 @@ def _pool(engine: Engine, headline: Prediction, steps: Path) -> list[str]:
         said += (f"; its size was not recorded, {size:,} tokens are {setting.source}. A real pool of "
                  f"{books.sum(axis=1).max():,} tokens would neither have filled nor have forgotten a prompt, one of "
                  f"fewer than {peak:,} would have filled: then set validate.num_gpu_blocks")  # fmt: skip
+        told, real = headline.facts["peak_seqs"], measured.under_way
+        if real is not None and told > MORE * real:
+            said += (f". It seems to have filled: the engine had at most {real} requests under way at once, and {told} "
+                     "are predicted")  # fmt: skip
     return [said]
 
 

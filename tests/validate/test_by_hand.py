@@ -88,6 +88,18 @@ def test_without_a_meta_file_all_is_assumed_and_said(tmp_path: Path, profile: Pa
     assert "its size was not recorded" in printed
 
 
+def test_a_pool_that_must_have_been_smaller_is_pointed_out(tmp_path: Path, profile: Path) -> None:
+    """One request after the other although there was room for both."""
+    rows = [{**row, "scheduled_ts": row["queued_ts"]} for row in ROWS]
+    rows[1] |= {"scheduled_ts": 5.0003, "first_token_ts": 5.0005, "last_token_ts": 5.0005, "arrival_time": 1e9,
+                "queued_ts": 5.0}  # fmt: skip
+    run = write_run(tmp_path, rows, changed(META, "kv_cache.num_gpu_blocks", None))
+    notes = validate(tmp_path / "out", run, profile)["notes"]
+    assert any("the engine had at most 1 requests under way at once, and 2 are predicted" in note for note in notes)
+    known = validate(tmp_path / "known", run, profile, "validate.num_gpu_blocks=33")["notes"]
+    assert not any("under way at once" in note for note in known)
+
+
 def test_a_run_in_a_folder_of_its_own(tmp_path: Path, profile: Path) -> None:
     """requests.jsonl beside meta.json, as the benchmark writes them."""
     run = write_run(tmp_path / "vllm")
@@ -123,6 +135,15 @@ def test_prompts_that_begin_alike_hit(tmp_path: Path, profile: Path) -> None:
     assert validate(tmp_path / "none", run, profile, "validate.prompts=none")["prefix_hit_pct"] == 0
     off = validate(tmp_path / "off", run, profile, "validate.enable_prefix_caching=false")
     assert off["prefix_hit_pct"] is None
+
+
+def test_prompts_as_tokens_are_matched_by_their_position(tmp_path: Path, profile: Path) -> None:
+    """As in a workload of LLMServingSim; the file of the run has the later request first."""
+    run = write_run(tmp_path / "run", ROWS[::-1])
+    path = write_lines(tmp_path / "tokens.jsonl", [{"input_tok_ids": list(range(n))} for n in (32, 16)])
+    row = validate(tmp_path / "out", run, profile, f"validate.prompts={path}")
+    assert row["prefix_hit_pct"] == pytest.approx(100 * 16 / 48)
+    assert requests(tmp_path / "out")["predicted_cached_tokens"].to_dict() == {"a": 0, "b": 16}
 
 
 def test_prompts_of_another_model_beside_the_run_are_left_aside(tmp_path: Path, profile: Path) -> None:
