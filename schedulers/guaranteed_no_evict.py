@@ -17,7 +17,7 @@ class GuaranteedNoEvict(Continuous):
     say free instead of reserved, and a prefix cache may use it meanwhile. As there, the blocks that running sequences
     still need to their ends are put against the free ones, the first that does not fit stops the queue, and the longest
     sequence is the longest the pool holds where that is less than `max_model_len` (a reservation would be rejected).
-    Blocks that the head would share are counted in full.
+    Blocks that the head would share with those that run are not counted again.
 
     A placement that can't grow a sequence gives the guarantee by its reservation.
 
@@ -39,7 +39,8 @@ class GuaranteedNoEvict(Continuous):
         if not self.allocator.grows:
             return 0
         promised = sum(max(self.worst(lane) - lane.held, 0) for lane in self.running)
-        return max(promised + self.worst(seq) - self.allocator.free_slots, 0)
+        shared = self.allocator.lookup(seq, seq.num_tokens - 1).held
+        return max(promised + self.worst(seq) - shared - self.allocator.free_slots, 0)
 
     def worst(self, seq: Sequence) -> int:
         """Slots that `seq` holds if it gets as long as it may."""

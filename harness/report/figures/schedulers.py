@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from harness.report.comparison import records
 from harness.report.figures import Pair
-from harness.report.style import SYSTEMS, frame, label_rows, new_figure, plain_log, rows_height
+from harness.report.style import SYSTEMS, frame, label_rows, new_figure, plain_log, rows_height, seconds
 from harness.report.sweep import Sweep
 
 RATE = "workload.rate"
@@ -37,7 +37,8 @@ def draw(sweep: Sweep) -> Figure | None:
     axes = fig.subplots(1, len(PANELS), sharey=True)
     for ax, (metric, scale, title, unit, log) in zip(axes, PANELS, strict=True):
         if log:
-            plain_log(ax, 1000)
+            there = done[metric].astype("float64")
+            plain_log(ax, there.max() / there[there > 0].min())
         for i, rate in enumerate(rates):
             of_rate = done[done[RATE] == rate]
             values = of_rate[metric].astype("float64").to_numpy() * scale
@@ -87,6 +88,6 @@ def _title(done: pd.DataFrame) -> str:
     top = done[(done[RATE] == done[RATE].max()) & (done["name"] != "ideal")]
     fastest = records(top.nlargest(1, "output_throughput"))[0]
     soonest = records(top.nsmallest(1, "ttft_p99_ms"))[0]
-    return (f"At {fastest[RATE]:g} requests/s, {fastest['name']} produces most ({fastest['output_throughput']:,.0f} "
-            f"tokens/s) and {soonest['name']} keeps the first token soonest (99 % within "
-            f"{soonest['ttft_p99_ms'] / 1e3:.3g} s)")  # fmt: skip
+    most = f"At {fastest[RATE]:g} requests/s, {fastest['name']} produces most ({fastest['output_throughput']:,.0f} tokens/s)"
+    who = " and there" if soonest["name"] == fastest["name"] else f"; with {soonest['name']}"
+    return f"{most}{who} 99 % have their first token in {seconds(soonest['ttft_p99_ms'] / 1e3)}"
