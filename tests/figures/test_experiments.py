@@ -35,6 +35,8 @@ JOBS = {
                         for s in ("static_lanes", "continuous_lanes", "vllm", "ideal")],
     "knobs": [["workload.num_requests=40", f"scheduler.max_num_seqs={n}", f"gpu_memory_utilization={m}",
                f"allocator.enable_prefix_caching={c}"] for n in (4, 16) for m in (0.7, 0.9) for c in (False, True)],
+    "schedulers": [["workload.limit=80", f"workload.rate={r}", f"scheduler={s}"] for r in (2, 8)
+                   for s in ("continuous", "shortest_predicted", "past_future")],
     "claims": [[f"part={p}"] for p in ("lanes_static", "holes_first_fit_exact", "holes_paged_on_demand")],
 }  # fmt: skip
 
@@ -69,7 +71,7 @@ def test_it_draws_its_figure(reported: tuple[str, Path, str]) -> None:
 
 def test_it_stands_beside_what_was_published(reported: tuple[str, Path, str]) -> None:
     name, folder, _ = reported
-    if name in ("capacity", "knobs", "claims"):
+    if name in ("capacity", "knobs", "schedulers", "claims"):
         assert not (folder / "published.csv").exists()
         return
     table = pd.read_csv(folder / "published.csv")
