@@ -1,4 +1,9 @@
-"""Admit only who can surely run to the end: TensorRT-LLM's default capacity policy, `GUARANTEED_NO_EVICT`."""
+"""Admit only who can surely run to the end: TensorRT-LLM's default capacity policy, `GUARANTEED_NO_EVICT`.
+
+Its rules are those of `cpp/tensorrt_llm/batch_manager/capacityScheduler.cpp` (2025), without what that does for LoRA,
+encoders and disaggregation, and without its holding back a prompt whose beginning another one computes in that step:
+here both share it at once.
+"""
 
 from __future__ import annotations
 
