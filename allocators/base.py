@@ -304,7 +304,8 @@ class Allocator(ABC):
     def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
         """Up to `rounds` further steps of one token for every sequence: `grow` in order, then `commit`, each time.
 
-        Ends before the first step in which somebody is refused room (who asked before may have got it).
+        Ends before the first step in which somebody is refused room (who asked before may have got it), or in which
+        slots would have to be moved: moves are timed in a step of their own.
         """
         if all(seq.stored + rounds <= seq.room and seq.stored + rounds <= seq.final for seq in seqs):
             self.commit(seqs, [rounds] * len(seqs))
@@ -374,6 +375,11 @@ class Allocator(ABC):
         """Copies that must run before this step's attention, in order; the queue is emptied."""
         moves, self._moves = self._moves, []
         return moves
+
+    @property
+    def pending_moves(self) -> tuple[Move, ...]:
+        """What the next `take_moves` will return."""
+        return tuple(self._moves)
 
     def reserve_rows(self, rows: int) -> None:
         """Have at least `rows` rows in `tables`, so that the array is not replaced before more are needed."""

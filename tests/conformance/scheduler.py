@@ -115,7 +115,11 @@ def allocators(draw: st.DrawFn, capacity: int, max_model_len: int) -> Allocator:
         size, caching = draw(st.sampled_from([1, 4, 16])), draw(st.booleans())
         return Paged(capacity, max_model_len, block_size=size, enable_prefix_caching=caching)
     if kind is Contiguous:
-        return Contiguous(capacity, max_model_len, fit=draw(st.sampled_from(["slab", "first_fit", "best_fit"])))
+        fit = draw(st.sampled_from(["slab", "first_fit", "best_fit"]))
+        if fit == "slab":
+            return Contiguous(capacity, max_model_len)
+        compaction, growth = draw(st.sampled_from(["never", "on_refusal"])), draw(st.sampled_from([0, 3]))
+        return Contiguous(capacity, max_model_len, fit=fit, compaction=compaction, growth=growth)
     return Buddy(capacity, max_model_len)
 
 

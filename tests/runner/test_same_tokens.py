@@ -21,6 +21,8 @@ ALLOCATORS = {
     "slab": partial(Contiguous, POOL, LONGEST),
     "first_fit": partial(Contiguous, POOL, LONGEST, fit="first_fit"),
     "best_fit": partial(Contiguous, POOL, LONGEST, fit="best_fit"),
+    "compacting": partial(Contiguous, POOL, LONGEST, fit="first_fit", compaction="on_refusal"),
+    "growing": partial(Contiguous, POOL, LONGEST, fit="best_fit", compaction="on_refusal", growth=3),
     "buddy": partial(Buddy, POOL, LONGEST),
     "paged1": partial(Paged, POOL, LONGEST, block_size=1),
     "paged4": partial(Paged, POOL, LONGEST, block_size=4),
@@ -47,7 +49,7 @@ def test_the_expected_answers_are_varied_enough_to_show_a_fault():
 @pytest.mark.parametrize("schedule", SCHEDULERS)
 @pytest.mark.parametrize("allocate", ALLOCATORS)
 def test_every_pair_says_what_generate_says(allocate, schedule):
-    reservation = "on_demand" if allocate.startswith("paged") else "pow2"
+    reservation = "on_demand" if ALLOCATORS[allocate]().grows else "pow2"
     turn = list(ALLOCATORS).index(allocate) + list(SCHEDULERS).index(schedule)
     name = ("opt", "gpt2", "llama")[turn % 3]  # every allocator and every scheduler meets every model
     served = serve(name, ALLOCATORS[allocate](), scheduler(schedule, reservation))

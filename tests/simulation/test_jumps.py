@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocators.base import Allocator
+from allocators.base import Allocator, Move
 from allocators.buddy import Buddy
 from allocators.checker import Checked
 from allocators.contiguous import Contiguous
@@ -22,13 +23,14 @@ from harness.metrics.requests import request_table
 from harness.metrics.steps import Totals
 from harness.metrics.summary import summarize
 from harness.replayer import replay
+from harness.runner.base import StepResult
 from harness.runner.latency.base import LatencyModel
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.latency.roofline import Roofline
 from harness.runner.simulated import SimulatedModelRunner
 from schedulers.base import Scheduler
 from schedulers.continuous import Continuous
-from schedulers.request import Request
+from schedulers.request import Batch, Request
 from schedulers.reservation import RESERVATIONS
 from schedulers.static import Static
 from schedulers.vllm_v1 import VllmV1
@@ -53,6 +55,20 @@ class Rows(Totals):
         self.rows.append(rows.copy())
 
 
+class Moving(SimulatedModelRunner):
+    """Keeps the moves of each step, each slot of which takes 10 ns, and any waiting for the allocator."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.moves: list[list[Move]] = []
+
+    def execute(self, batch: Batch) -> StepResult:
+        if batch.moves:
+            self.moves.append(batch.moves)
+        result = super().execute(batch)
+        return replace(result, ns=result.ns + 10 * sum(move.length for move in batch.moves))
+
+
 def simulate(scheduler: Scheduler, requests: list[Request], latency: LatencyModel, exact: bool,
              concurrency: int | None = None) -> dict[str, Any]:  # fmt: skip
     """Everything that a replay wrote down."""
@@ -60,18 +76,20 @@ def simulate(scheduler: Scheduler, requests: list[Request], latency: LatencyMode
     recorder = Recorder(keep=False)
     recorder.steps.whole = rows = Rows()
     workload = SimpleNamespace(requests=fresh, concurrency=concurrency)
-    replay(workload, scheduler, SimulatedModelRunner(latency, exact), Clock(), recorder)
+    runner = Moving(latency, exact)
+    replay(workload, scheduler, runner, Clock(), recorder)
     table = request_table(recorder, fresh)
     summary = summarize(recorder, table, scheduler.allocator.capacity)
     steps = np.concatenate(rows.rows) if rows.rows else np.zeros((0, 0))
     tables = {name: getattr(scheduler.allocator, name, None) for name in ("tables", "pool", "_free", "_free_lanes")}
     if tables["pool"] is not None:
         tables["pool"] = tables["pool"].free_list()
-    return {"table": table, "summary": summary, "steps": steps, "gaps": recorder.gaps.counts, "left": tables,
+    return {"moves": runner.moves, "table": table, "summary": summary, "steps": steps, "gaps": recorder.gaps.counts, "left": tables,
             "saturated": recorder.steps.saturated.by_time}  # fmt: skip
 
 
 def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one["moves"] == other["moves"]
     assert one["steps"].tolist() == other["steps"].tolist()
     pd.testing.assert_frame_equal(one["table"], other["table"], check_exact=True)
     assert one["summary"] == other["summary"]
@@ -86,14 +104,19 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 def allocators(draw: st.DrawFn, longest: int) -> Any:
     """Makes the same allocator any number of times."""
     capacity = draw(st.integers(4, 200))
-    kind = draw(st.sampled_from(["paged", "paged", "paged cached", "slab", "first_fit", "best_fit", "buddy"]))
+    kinds = ["paged", "paged", "paged cached", "slab", "first_fit", "best_fit", "first_fit moving", "best_fit moving", "buddy"]
+    kind = draw(st.sampled_from(kinds))
+    moving = {}
+    if "moving" in kind:
+        compaction = draw(st.sampled_from(["never", "on_refusal"]))
+        moving = {"compaction": compaction, "growth": draw(st.sampled_from([0, 1, 3, 16]))}
     size = draw(st.sampled_from([1, 4, 16]))
     back = draw(st.sampled_from(["front", "back"]))
 
     def make() -> Allocator:
         if kind.startswith("paged"):
             return Paged(capacity, longest, size, enable_prefix_caching="cached" in kind, freed_blocks=back)
-        return Buddy(capacity, longest) if kind == "buddy" else Contiguous(capacity, longest, fit=kind)
+        return Buddy(capacity, longest) if kind == "buddy" else Contiguous(capacity, longest, fit=kind.split()[0], **moving)
 
     return make
 
