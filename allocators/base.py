@@ -305,7 +305,7 @@ class Allocator(ABC):
         """Up to `rounds` further steps of one token for every sequence: `grow` in order, then `commit`, each time.
 
         Ends before the first step in which somebody is refused room (who asked before may have got it), or in which
-        slots would have to be moved: moves are timed in a step of their own.
+        slots would have to be moved or a step delayed: that is timed in a step of its own.
         """
         if all(seq.stored + rounds <= seq.room and seq.stored + rounds <= seq.final for seq in seqs):
             self.commit(seqs, [rounds] * len(seqs))
@@ -375,6 +375,13 @@ class Allocator(ABC):
         """Copies that must run before this step's attention, in order; the queue is emptied."""
         moves, self._moves = self._moves, []
         return moves
+
+    def take_delay(self) -> int:
+        """Nanoseconds that a simulated step must wait for what was done since the last call, beside its moves.
+
+        Such as mapping memory; a real runner measures it where there is any.
+        """
+        return 0
 
     @property
     def pending_moves(self) -> tuple[Move, ...]:

@@ -256,6 +256,7 @@ class Scheduler(ABC):
         """Commit what was scheduled and collect the moves it needs."""
         self.commit(batch)
         batch.moves = self.allocator.take_moves()
+        batch.delay_ns = self.allocator.take_delay()
         return batch
 
     def finish(self, finished: Items[Sequence]) -> None:

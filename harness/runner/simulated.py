@@ -29,4 +29,4 @@ class SimulatedModelRunner:
         self.further_ns = None if exact_steps else getattr(latency, "further_ns", None)
 
     def execute(self, batch: Batch) -> StepResult:
-        return StepResult(tokens=None, ns=self.latency.step_ns(batch))
+        return StepResult(tokens=None, ns=self.latency.step_ns(batch) + batch.delay_ns)

@@ -33,7 +33,9 @@ def after(extents: list[Extent], found: Plan) -> list[Extent]:
     now = list(extents)
     for i, target in found.slides:
         moved = now[i]._replace(start=target)
-        assert not any(target < e.end and e.start < moved.end for j, e in enumerate(now) if j != i), "overwrites another"
+        assert not any(target < e.end and e.start < moved.end for j, e in enumerate(now) if j != i), (
+            "overwrites another"
+        )
         now[i] = moved
     return now
 
@@ -46,7 +48,10 @@ def test_a_plan_makes_the_hole_and_moves_as_little_as_any_window(
     extents, low, high = pool
     behind = data.draw(st.none() | st.integers(0, len(extents) - 1)) if extents else None
     found = plan(extents, low, high, wanted, behind)
-    holes = [start - end for end, start in zip([low, *(e.end for e in extents)], [*(e.start for e in extents), high])]
+    holes = [
+        start - end
+        for end, start in zip([low, *(e.end for e in extents)], [*(e.start for e in extents), high], strict=True)
+    ]
     windows = [
         sum(e.tokens for e in extents[first:last])
         for first, last in combinations(range(len(holes) + 1), 2)
@@ -91,7 +96,7 @@ def test_700_slots_fit_two_holes_of_500_once_the_extent_between_them_is_moved() 
 
 
 def test_a_move_may_overlap_itself() -> None:
-    allocator, (a, b, c) = pool_of(18, 3, 10, 5)
+    allocator, (a, _, c) = pool_of(18, 3, 10, 5)
     for seq in (a, c):
         allocator.free(seq)
     assert allocator.admit([Holder("d")], Ask(8)) == 0
@@ -144,7 +149,7 @@ def test_an_extent_without_tokens_is_moved_for_nothing() -> None:
 
 
 def test_moved_twice_before_a_step_all_is_still_there() -> None:
-    allocator, (a, b, c, d) = pool_of(52, 10, 10, 10, 10, growth=2)
+    allocator, (a, b, c, _) = pool_of(52, 10, 10, 10, 10, growth=2)
     allocator.free(a)
     allocator.free(c)
     assert allocator.admit([Holder("e")], Ask(20)) == 0
@@ -166,13 +171,13 @@ def test_a_finished_lane_moves_too(hold: bool) -> None:
 
 
 def test_a_sequence_grows_in_place_where_the_hole_behind_it_allows() -> None:
-    allocator, (a, b) = pool_of(40, 10, 10, growth=8)
+    allocator, (_, b) = pool_of(40, 10, 10, growth=8)
     assert allocator.grow(b, 11) == 18
     assert (allocator.spans(b), allocator.take_moves()) == ([(10, 18)], [])
 
 
 def test_it_takes_no_more_than_there_is_behind_it() -> None:
-    allocator, (a, b, c) = pool_of(30, 10, 10, 10, growth=8)
+    allocator, (_, b, c) = pool_of(30, 10, 10, 10, growth=8)
     allocator.free(b)
     allocator.admit([Holder("at the front of the hole")], Ask(4))
     assert allocator.grow(c, 11) == 16  # slid down to behind it
@@ -180,15 +185,15 @@ def test_it_takes_no_more_than_there_is_behind_it() -> None:
 
 
 def test_it_is_moved_where_more_fits_as_realloc_does() -> None:
-    allocator, (a, b) = pool_of(60, 10, 10, growth=8)
+    allocator, (a, _) = pool_of(60, 10, 10, growth=8)
     assert allocator.grow(a, 11) == 18
     assert (allocator.spans(a), allocator.take_moves()) == ([(20, 18)], [Move("copy", 0, 20, 10)])
 
 
 def test_without_compaction_it_is_refused_where_only_sliding_others_would_help() -> None:
-    allocator, (a, b, c) = pool_of(33, 10, 10, 10, growth=8, compaction="never")
+    allocator, (a, *_) = pool_of(33, 10, 10, 10, growth=8, compaction="never")
     assert allocator.grow(a, 12) == 0
-    allocator, (a, b, c) = pool_of(33, 10, 10, 10, growth=8)
+    allocator, (a, *_) = pool_of(33, 10, 10, 10, growth=8)
     assert allocator.grow(a, 12) == 12
     assert allocator.take_moves() == [Move("copy", 20, 23, 10), Move("copy", 10, 13, 10)]
 
@@ -289,15 +294,15 @@ def test_a_write_into_the_slots_of_another_is_found_out() -> None:
             super()._move(holder, target)
             self._moves.append(Move("copy", target, 0, 1))
 
+    allocator = Checked(Clobbering())
+    seqs = [Holder(name) for name in "abc"]
+    for seq in seqs:
+        allocator.admit([seq], Ask(10, promise=10, final=10))
+        allocator.commit([seq], [10])
+    allocator.take_moves()
+    allocator.free(seqs[1])
+    allocator.grow(seqs[2], 11)
     with pytest.raises(ContractError, match="does not read what it wrote"):
-        allocator = Checked(Clobbering())
-        seqs = [Holder(name) for name in "abc"]
-        for seq in seqs:
-            allocator.admit([seq], Ask(10, promise=10, final=10))
-            allocator.commit([seq], [10])
-        allocator.take_moves()
-        allocator.free(seqs[1])
-        allocator.grow(seqs[2], 11)
         allocator.take_moves()
 
 

@@ -25,6 +25,7 @@ from allocators.buddy import Buddy
 from allocators.checker import Checked
 from allocators.contiguous import Contiguous
 from allocators.paged import Paged
+from allocators.virtual import Virtual
 from schedulers.base import Scheduler
 from schedulers.request import Batch, Rejection, Request, Sequence
 from schedulers.reservation import RESERVATIONS, Reservation, on_demand
@@ -110,7 +111,9 @@ def check_nobody_joins(running: list[Sequence], lanes: list[Sequence], batch: Ba
 @st.composite
 def allocators(draw: st.DrawFn, capacity: int, max_model_len: int) -> Allocator:
     """Any built-in allocator."""
-    kind = draw(st.sampled_from([Paged, Contiguous, Buddy]))
+    kind = draw(st.sampled_from([Paged, Contiguous, Buddy, Virtual]))
+    if kind is Virtual:
+        return Virtual(capacity, max_model_len, page_tokens=draw(st.sampled_from([1, 3, 8])))
     if kind is Paged:
         size, caching = draw(st.sampled_from([1, 4, 16])), draw(st.booleans())
         return Paged(capacity, max_model_len, block_size=size, enable_prefix_caching=caching)

@@ -18,12 +18,11 @@ from schedulers.reservation import RESERVATIONS
 from schedulers.static import Static
 from tests.runner.serving import difference, expected, serve
 
-POOL, LONGEST = 160, 64
+POOL, LONGEST = 100, 64
 SYSTEMS = {
-    "compacting": (dict(fit="first_fit", compaction="on_refusal"), "exact"),
-    "compacting, best fit": (dict(fit="best_fit", compaction="on_refusal"), "max_tokens"),
-    "growing": (dict(fit="first_fit", growth=4), "on_demand"),
-    "both": (dict(fit="best_fit", growth=4, compaction="on_refusal"), "on_demand"),
+    "compacting": ({"fit": "first_fit", "compaction": "on_refusal"}, "exact"),
+    "growing": ({"fit": "first_fit", "growth": 4}, "on_demand"),
+    "both": ({"fit": "best_fit", "growth": 4, "compaction": "on_refusal"}, "on_demand"),
 }
 SCHEDULERS = {
     "continuous": partial(Continuous, watermark=0.0),
@@ -50,13 +49,20 @@ def served(system: str, schedule: str, name: str = "llama", kernels: str = "auto
     return difference(said, expected(name)), moves
 
 
-@pytest.mark.parametrize("schedule", SCHEDULERS)
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize(
+    ("system", "schedule"),
+    [
+        (system, schedule)
+        for system in SYSTEMS
+        for schedule in SCHEDULERS
+        if schedule != "static" or "com" not in system
+    ],
+)
 def test_moved_sequences_say_what_generate_says(system: str, schedule: str) -> None:
-    wrong, moves = served(system, schedule)
+    """(Nobody joins a static batch, so nothing is moved for an admission.)"""
+    wrong, moves = served(system, schedule, name="opt" if schedule == "chunked" else "llama")
     assert wrong < 1e-4
-    if schedule != "static":  # a static batch that fits is not joined, so nothing need move
-        assert len(moves) >= 3
+    assert moves
 
 
 @pytest.mark.parametrize("kernels", ["torch", "numba"])
@@ -85,7 +91,6 @@ def one_wrong(number: int, spoil: Callable[[Move], Move | None]) -> Callable[[To
     return tamper
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -96,8 +101,8 @@ def one_wrong(number: int, spoil: Callable[[Move], Move | None]) -> Callable[[To
     ],
     ids=["skipped", "from one slot too high", "to one slot too high", "one token too few"],
 )
-@pytest.mark.parametrize("system", ["compacting", "growing"])
-def test_one_wrong_copy_shows(system: str, spoil: Callable[[Move], Move | None], number: int) -> None:
+@pytest.mark.parametrize(("system", "number"), [("compacting", 0), ("compacting", 2), ("growing", 5)])
+def test_one_wrong_copy_shows(system: str, number: int, spoil: Callable[[Move], Move | None]) -> None:
     wrong, _ = served(system, "continuous", tamper=one_wrong(number, spoil))
     assert not wrong < 1e-2
 
@@ -109,7 +114,7 @@ def test_copies_in_the_wrong_order_show() -> None:
         batch.moves.reverse()
 
     several = False
-    wrong, _ = served("compacting", "continuous", tamper=tamper)
+    wrong, _ = served("both", "continuous", tamper=tamper)
     assert several
     assert not wrong < 1e-2
 

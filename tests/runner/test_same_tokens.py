@@ -11,6 +11,7 @@ from allocators.buddy import Buddy
 from allocators.checker import ContractError
 from allocators.contiguous import Contiguous
 from allocators.paged import Paged
+from allocators.virtual import Virtual
 from schedulers.continuous import Continuous
 from schedulers.reservation import RESERVATIONS
 from schedulers.static import Static
@@ -24,6 +25,7 @@ ALLOCATORS = {
     "compacting": partial(Contiguous, POOL, LONGEST, fit="first_fit", compaction="on_refusal"),
     "growing": partial(Contiguous, POOL, LONGEST, fit="best_fit", compaction="on_refusal", growth=3),
     "buddy": partial(Buddy, POOL, LONGEST),
+    "virtual": partial(Virtual, POOL, LONGEST, page_tokens=6),
     "paged1": partial(Paged, POOL, LONGEST, block_size=1),
     "paged4": partial(Paged, POOL, LONGEST, block_size=4),
     "paged16": partial(Paged, POOL, LONGEST, block_size=16),

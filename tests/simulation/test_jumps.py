@@ -17,6 +17,7 @@ from allocators.buddy import Buddy
 from allocators.checker import Checked
 from allocators.contiguous import Contiguous
 from allocators.paged import Paged
+from allocators.virtual import Virtual
 from harness.clock import Clock
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
@@ -84,8 +85,8 @@ def simulate(scheduler: Scheduler, requests: list[Request], latency: LatencyMode
     tables = {name: getattr(scheduler.allocator, name, None) for name in ("tables", "pool", "_free", "_free_lanes")}
     if tables["pool"] is not None:
         tables["pool"] = tables["pool"].free_list()
-    return {"moves": runner.moves, "table": table, "summary": summary, "steps": steps, "gaps": recorder.gaps.counts, "left": tables,
-            "saturated": recorder.steps.saturated.by_time}  # fmt: skip
+    return {"moves": runner.moves, "table": table, "summary": summary, "steps": steps, "gaps": recorder.gaps.counts,
+            "left": tables, "saturated": recorder.steps.saturated.by_time}  # fmt: skip
 
 
 def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -104,19 +105,37 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 def allocators(draw: st.DrawFn, longest: int) -> Any:
     """Makes the same allocator any number of times."""
     capacity = draw(st.integers(4, 200))
-    kinds = ["paged", "paged", "paged cached", "slab", "first_fit", "best_fit", "first_fit moving", "best_fit moving", "buddy"]
+    kinds = [
+        "paged",
+        "paged",
+        "paged cached",
+        "slab",
+        "first_fit",
+        "best_fit",
+        "first_fit moving",
+        "best_fit moving",
+        "buddy",
+        "virtual",
+    ]
     kind = draw(st.sampled_from(kinds))
     moving = {}
     if "moving" in kind:
         compaction = draw(st.sampled_from(["never", "on_refusal"]))
         moving = {"compaction": compaction, "growth": draw(st.sampled_from([0, 1, 3, 16]))}
+    mapping = {key: draw(st.booleans()) for key in ("background", "deferred")} if kind == "virtual" else {}
     size = draw(st.sampled_from([1, 4, 16]))
     back = draw(st.sampled_from(["front", "back"]))
 
     def make() -> Allocator:
         if kind.startswith("paged"):
             return Paged(capacity, longest, size, enable_prefix_caching="cached" in kind, freed_blocks=back)
-        return Buddy(capacity, longest) if kind == "buddy" else Contiguous(capacity, longest, fit=kind.split()[0], **moving)
+        if kind == "virtual":
+            return Virtual(capacity, longest, page_tokens={1: 1, 4: 3, 16: 8}[size], map_us=1.7, **mapping)
+        return (
+            Buddy(capacity, longest)
+            if kind == "buddy"
+            else Contiguous(capacity, longest, fit=kind.split()[0], **moving)
+        )
 
     return make
 
