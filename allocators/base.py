@@ -430,6 +430,11 @@ class Allocator(ABC):
         """Slots that could be handed out now, one by one; a placement that can't use all of them says less."""
         return self.unheld
 
+    @property
+    def holders(self) -> list[Holder]:
+        """Every sequence that holds slots, finished lanes of a static batch included."""
+        return list(self._holders.values())
+
     def memory(self, blocked: Ask | None = None) -> Books:
         """The books now, in O(1). `blocked` is what the queue's head was refused for lack of memory."""
         return self._books(blocked.slots if blocked else None)

@@ -34,7 +34,7 @@ MAP = 40_000  # ns
 
 
 def pool(pages: int = 8, page_tokens: int = 10, **keys: Any) -> Any:
-    return Checked(Virtual(pages * page_tokens, 100, page_tokens, **keys, buffers=1))
+    return Checked(Virtual(pages * page_tokens, 100, page_tokens, map_us=40, **keys, buffers=1))
 
 
 def admitted(allocator: Any, *lengths: int) -> list[Holder]:
@@ -84,9 +84,15 @@ def test_in_the_foreground_a_decode_waits_too() -> None:
 
 def test_every_buffer_is_mapped_by_a_call_of_its_own() -> None:
     """Yi-34B: 60 layers, 120 calls, about 5 ms for a step in which one sequence needs a page group."""
-    allocator = Virtual(1000, 100, page_tokens=10, buffers=120)
+    allocator = Virtual(1000, 100, page_tokens=10, page_bytes=1 << 21, buffers=120)
     admitted(allocator, 10)
     assert allocator.take_delay() == pytest.approx(5e6, rel=0.05)
+
+
+def test_small_page_groups_are_mapped_at_the_bandwidth_of_the_modified_driver() -> None:
+    allocator = Virtual(1000, 100, page_tokens=10, page_bytes=65536, buffers=1)
+    admitted(allocator, 10)
+    assert 65536 / allocator.take_delay() == pytest.approx(7.6, rel=0.01)  # bytes/ns = GB/s
 
 
 def test_the_next_sequence_finds_the_page_groups_of_the_last_one_mapped() -> None:
