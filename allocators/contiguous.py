@@ -90,16 +90,14 @@ class Contiguous(Allocator):
         if behind >= tokens - slots:
             wanted = min(generous, slots + behind)
             self._holes.cut(start + slots, wanted - slots)
-            self._extents[holder.row] = start, wanted
-            return wanted - slots
+            return self._lengthen(holder, wanted)
         for wanted in (generous, max(tokens, min(generous, high - low)), tokens):
             if self._slide([holder.row], low, high, wanted - slots, 0) is not None or self._elsewhere(holder, wanted):
-                self._extents[holder.row] = self._extents[holder.row][0], wanted
-                return wanted - slots
-        if self.compaction == "never" or self._slide(order, 0, self.capacity, tokens - slots, me) is None:
-            return 0
-        self._extents[holder.row] = self._extents[holder.row][0], tokens
-        return tokens - slots
+                return self._lengthen(holder, wanted)
+        for wanted in (generous, tokens) if self.compaction == "on_refusal" else ():
+            if self._slide(order, 0, self.capacity, wanted - slots, me) is not None:
+                return self._lengthen(holder, wanted)
+        return 0
 
     def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
         """Ends before the first step in which somebody outgrows its extent, too: moves belong to a step of their own.
@@ -159,6 +157,12 @@ class Contiguous(Allocator):
         if slots > wanted:
             self._holes.give(start + wanted, slots - wanted)
         return start
+
+    def _lengthen(self, holder: Holder, slots: int) -> int:
+        """The slots behind the extent of `holder` are its own now, `slots` in all; how many were added."""
+        start, before = self._extents[holder.row]
+        self._extents[holder.row] = start, slots
+        return slots - before
 
     def _elsewhere(self, holder: Holder, slots: int) -> bool:
         """Move `holder` into a hole of `slots` or more."""
