@@ -13,7 +13,8 @@ are admitted as a whole, refusals that change nothing, the books and the errors 
 A call that answers "refused" has changed nothing.
 
 A placement that lets sequences share slots says three things more: `lookup` (what of a sequence is there already; its
-`place` then finds `holder.stored` set to that), `shared` (which of its slots others hold too) and `cached_spans`.
+`place` then finds `holder.stored` set to that), `shared` (which of its slots others hold too) and `cached_spans`. One
+whose forks share sets `forks_share` and writes `fork`; one that can put sequences into host memory writes `swap`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ import numpy as np
 
 class AllocatorError(RuntimeError):
     """A call that breaks the contract: freed twice, freed unknown, grown past the capacity. Names the sequence."""
+
+
+NO_KEYS = np.empty((0, 2), dtype=np.int64)
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +65,19 @@ class Holder:
         rest is not known; none by default, so nothing is reused.
         """
         return ()
+
+    def token_keys(self, count: int) -> np.ndarray:
+        """What the first `count` tokens are, for prefix reuse to the token: int64, one row of two numbers each.
+
+        Two sequences begin with the same tokens as far as their rows are equal, and no further. Fewer than `count`
+        where the rest is not known (or more, if they are at hand); none by default, so nothing is reused.
+        """
+        return NO_KEYS
+
+    @property
+    def common_tokens(self) -> int:
+        """Leading tokens that other sequences may begin with too; those behind them only this one can find again."""
+        return self.stored
 
 
 class Hit(NamedTuple):
@@ -178,6 +195,16 @@ def split(holder: Holder) -> tuple[int, int, int, int]:
     return used, true_end - used, promised_end - true_end, held - promised_end
 
 
+def _from(spans: list[tuple[int, int]], token: int) -> list[tuple[int, int]]:
+    """What of `spans` lies behind the first `token` tokens."""
+    rest = []
+    for start, length in spans:
+        if token < length:
+            rest.append((start + token, length - token))
+        token = max(token - length, 0)
+    return rest
+
+
 class Allocator(ABC):
     """The base of every allocator: the ledger, the rows and the books; subclasses place slots.
 
@@ -190,10 +217,14 @@ class Allocator(ABC):
         tables: ``[rows, width]`` int32, one row per admitted sequence; rows are reused, the array may be replaced by a
             larger one.
         grows: False where a placement cannot widen a sequence (then `on_demand` makes no sense with it).
+        forks_share: whether `fork` of a sequence without a promise shares its slots, so that it takes none.
+        host_capacity: slots of the host pool that `swap` moves sequences to; 0 = it can't.
     """
 
     block_size: int = 0
     grows: bool = False
+    forks_share: bool = False
+    host_capacity: int = 0
 
     def __init__(self, capacity: int, max_model_len: int) -> None:
         for key, value in (("capacity", capacity), ("max_model_len", max_model_len)):
@@ -307,7 +338,7 @@ class Allocator(ABC):
         Ends before the first step in which somebody is refused room (who asked before may have got it), or in which
         slots would have to be moved or a step delayed: that is timed in a step of its own.
         """
-        if all(seq.stored + rounds <= seq.room and seq.stored + rounds <= seq.final for seq in seqs):
+        if min([seq.room - seq.stored for seq in seqs]) >= rounds <= min([seq.final - seq.stored for seq in seqs]):
             self.commit(seqs, [rounds] * len(seqs))
             return Growth(rounds, [])
         ones, shifts, before = [1] * len(seqs), list[tuple[int, ...]](), self._books(None)
@@ -329,24 +360,56 @@ class Allocator(ABC):
         """
         within_final = sum(counts)
         for holder, count in zip(seqs, counts, strict=True):
-            holder.stored += count
-            if holder.stored > holder.final:  # the end was not declared truly: recompute this sequence's columns
+            holder.stored = stored = holder.stored + count
+            if stored > holder.final:  # the end was not declared truly: recompute this sequence's columns
                 after = split(holder)
-                holder.stored -= count
+                holder.stored = stored - count
                 self._shift(split(holder), after)
-                holder.stored += count
+                holder.stored = stored
                 within_final -= count
         self._used += within_final
         self._reserved -= within_final
 
-    def fork(self, parent: Holder, child: Holder) -> bool:
-        """Give `child` its own copy of all that `parent` stored (copies are queued as moves); False = refused."""
-        self._known(parent)
-        ask = Ask(tokens=max(parent.stored, 1), promise=parent.promise, final=parent.final)
-        if self.admit([child], ask) is None:
+    def _store(self, seqs: Sequence[Holder], count: int) -> bool:
+        """`count` more tokens of each of `seqs` are stored; False, and nothing changed, if one would pass its end."""
+        within = True
+        for holder in seqs:
+            holder.stored = stored = holder.stored + count
+            if stored > holder.final:
+                within = False
+        if not within:
+            for holder in seqs:
+                holder.stored -= count
             return False
-        self._queue_copy(self.spans(parent), self.spans(child), parent.stored)
-        self.commit([child], [parent.stored])
+        self._used += count * len(seqs)
+        self._reserved -= count * len(seqs)
+        return True
+
+    def fork(self, parent: Holder, child: Holder, common: int = 0) -> bool:
+        """Let `child` store the same tokens as `parent`, instead of what it stored before.
+
+        Here the child has slots of its own, those it was admitted to or new ones, and the tokens are copied (the copies
+        are queued as moves), less the first `common` that both store already.
+
+        Returns:
+            False when there is no room (nothing changed).
+
+        Raises:
+            AllocatorError: the parent holds nothing, or is the child.
+        """
+        self._known(parent)
+        if child is parent:
+            raise AllocatorError(f"{child.name} can't be forked from itself")
+        if child.row < 0:
+            ask = Ask(tokens=max(parent.stored, 1), promise=parent.promise, final=parent.final)
+            if self.admit([child], ask) is None:
+                return False
+        elif parent.stored > child.room and not self.grow(child, parent.stored):
+            return False
+        self._queue_copy(self.spans(parent), self.spans(child), min(common, child.stored), parent.stored)
+        before = split(child)
+        child.stored = parent.stored
+        self._shift(before, split(child))
         return True
 
     def free(self, holder: Holder, hold: bool = False) -> None:
@@ -367,9 +430,29 @@ class Allocator(ABC):
             self._finished += holder.held - live
             holder.finished = True
 
-    def swap(self, group: Sequence[Holder], to_host: bool) -> bool:
-        """Move a whole group between the pool and the host, or nothing. Not supported unless an allocator says so."""
+    def swap(self, group: Sequence[Holder], to_host: bool, spare: int = 0) -> bool:
+        """Move a whole group between the pool and the host, or nothing; what it shares stays shared.
+
+        While it is there its sequences hold nothing here but keep what they `stored`. Not supported unless
+        `host_capacity` says so.
+
+        Args:
+            spare: slots that must stay free in the pool when the group has come back.
+
+        Returns:
+            False when there is no room (nothing changed).
+        """
         return False
+
+    @property
+    def host_used(self) -> int:
+        """Slots of the host pool that hold swapped sequences."""
+        return 0
+
+    @property
+    def saved_slots(self) -> int:
+        """Slots that live sequences would hold besides if none of them shared any."""
+        return 0
 
     def take_moves(self) -> list[Move]:
         """Copies that must run before this step's attention, in order; the queue is emptied."""
@@ -456,20 +539,18 @@ class Allocator(ABC):
         unheld = self.capacity - used - finished - reserved - over - rounding
         return Books(used, finished, reserved, over, rounding, cached, *_unheld(unheld, cached, asked))
 
-    def _queue_copy(self, source: list[tuple[int, int]], target: list[tuple[int, int]], tokens: int) -> None:
-        """Queue the copy of the first `tokens` slots of `source` onto `target`."""
-        (here, here_left), (there, there_left) = (0, 0), (0, 0)
-        sources, targets = iter(source), iter(target)
+    def _queue_copy(self, source: list[tuple[int, int]], target: list[tuple[int, int]], first: int, last: int) -> None:
+        """Queue the copy of tokens `first` to `last` - 1 from the slots of `source` to those of `target`."""
+        here, there = iter(_from(source, first)), iter(_from(target, first))
+        (start, left), (to, room), tokens = (0, 0), (0, 0), last - first
         while tokens > 0:
-            if not here_left:
-                here, here_left = next(sources)
-            if not there_left:
-                there, there_left = next(targets)
-            length = min(tokens, here_left, there_left)
-            self._moves.append(Move("copy", here, there, length))
-            here, here_left = here + length, here_left - length
-            there, there_left = there + length, there_left - length
-            tokens -= length
+            if not left:
+                start, left = next(here)
+            if not room:
+                to, room = next(there)
+            length = min(tokens, left, room)
+            self._moves.append(Move("copy", start, to, length))
+            start, left, to, room, tokens = start + length, left - length, to + length, room - length, tokens - length
 
     def _check(self, seqs: Sequence[Holder], count: int, need: int) -> None:
         """A group that may be asked for."""

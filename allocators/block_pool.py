@@ -34,6 +34,7 @@ class BlockPool:
         self._num_content = 0  # blocks with content ...
         self._held_content = 0  # ... and those of them that somebody holds
         self.shared: dict[int, int] = {}
+        self.num_shared = 0  # its sum
         self.first: dict[Hashable, int] = {}
         self._copies: dict[Hashable, dict[int, None]] = {}  # further blocks of the same content, oldest first
 
@@ -100,16 +101,15 @@ class BlockPool:
         self._blank += reversed(blank)
 
     def take(self, blocks: Iterable[int]) -> None:
-        """Become a holder of `blocks`, found by their content: free ones are revived, the others are shared."""
+        """Become a holder of `blocks` with content, or that others hold: free ones are revived, the others shared."""
         queue, shared = self._queue, self.shared
         for block in blocks:
             if block in queue:
                 del queue[block]
                 self._held_content += 1
-            elif block in shared:
-                shared[block] += 1
             else:
-                shared[block] = 1
+                shared[block] = shared.get(block, 0) + 1
+                self.num_shared += 1
 
     def count_free(self, blocks: Iterable[int]) -> int:
         """How many of these blocks, which have content, are held by nobody."""
@@ -137,8 +137,13 @@ class BlockPool:
         """Free blocks whose content can still be reused, least recently used first. O(free blocks)."""
         return [block for block in self._queue if self._content[block] is not None]
 
+    def is_registered(self, block: int) -> bool:
+        """Whether it can be found by its content."""
+        return self._content[block] is not None
+
     def _unshare(self, block: int) -> None:
         others = self.shared[block] - 1
+        self.num_shared -= 1
         if others:
             self.shared[block] = others
         else:

@@ -27,8 +27,9 @@ class Checked:
     def __init__(self, allocator: Allocator) -> None:
         self.allocator = allocator
         self.holders: dict[Holder, None] = {}  # in the order of admission
-        self.shadow = Shadow(allocator.capacity)
+        self.shadow = Shadow(allocator.capacity, allocator.host_capacity)
         self.hits: dict[Holder, int] = {}  # tokens that others write or wrote, until the step is under way
+        self.family: dict[Holder, int] = {}  # only forks of one sequence may share slots without prefix reuse
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.allocator, name)
@@ -56,6 +57,7 @@ class Checked:
             self.shadow.admit(seq)
             if hit:
                 self.hits[seq] = hit
+            self.family[seq] = max(self.family.values(), default=0) + 1
             self._require(seq.stored == hit, f"{seq.name} was admitted with {seq.stored} stored tokens, not {hit}")
             room = seq.room
             self._require(room >= ask.need, f"{seq.name} was admitted with room for {room} of {ask.need} tokens")
@@ -99,17 +101,34 @@ class Checked:
             self._require(seq.stored <= seq.room, f"{seq.name} stores {seq.stored} tokens in room for {seq.room}")
         self.check()
 
-    def fork(self, parent: Holder, child: Holder) -> bool:
+    def fork(self, parent: Holder, child: Holder, common: int = 0) -> bool:
         before = self._snapshot()
-        done = self.allocator.fork(parent, child)
+        done = self.allocator.fork(parent, child, common)
         if done:
             self.holders[child] = None
             self.shadow.fork(parent, child)
             if len(self.shadow.tokens[child]) < child.stored:  # some are written in the coming step only
                 self.hits[child] = child.stored
+            self.family[child] = self.family[parent]
             self._require(child.stored == parent.stored, f"fork stored {child.stored} of {parent.stored} tokens")
         else:
             self._require(self._snapshot() == before, "a refused fork changed something")
+        self.check()
+        return done
+
+    def swap(self, group: Sequence[Holder], to_host: bool, spare: int = 0) -> bool:
+        before, stored, host = self._snapshot(), [holder.stored for holder in group], self.host_used
+        done = self.allocator.swap(group, to_host, spare)
+        self._require([holder.stored for holder in group] == stored, "a swap changed what is stored")
+        if not done:
+            self._require(self._snapshot() == before and self.host_used == host, "a refused swap changed something")
+        for holder in group if done else ():
+            if to_host:
+                del self.holders[holder]
+                self._require(holder.row < 0 and not holder.held, f"{holder.name} is on the host and holds slots")
+            else:
+                self.holders[holder] = None
+        self._require(0 <= self.host_used <= self.host_capacity, f"the host pool uses {self.host_used} slots")
         self.check()
         return done
 
@@ -126,9 +145,10 @@ class Checked:
         """A step begins: its moves run, its tokens are written, and everybody reads all they have."""
         moves = self.allocator.take_moves()
         for move in moves:
-            ends = (move.source + move.length, move.target + move.length)
-            inside = move.length > 0 and min(move.source, move.target) >= 0 and max(ends) <= self.capacity
-            self._require(inside or move.kind != "copy", f"{move} is not within the pool")
+            ends = [self.host_capacity if move.kind == kind else self.capacity for kind in ("in", "out")]
+            inside = move.source + move.length <= ends[0] and move.target + move.length <= ends[1]
+            inside &= move.length > 0 and min(move.source, move.target) >= 0
+            self._require(inside, f"{move} is not within the pool")
         self.shadow.move(moves)
         self._write()
         for holder in self.holders:
@@ -196,7 +216,8 @@ class Checked:
     def _count(self) -> list[int]:
         """Slots in each column of `COLUMNS`, looking at every slot of every sequence; shared slots count once."""
         column = np.full(self.capacity, len(COLUMNS), dtype=np.int64)
-        owners = np.zeros(self.capacity, dtype=np.int64)
+        family = np.zeros(self.capacity, dtype=np.int64)
+        shares = getattr(self.allocator, "shares", False)
         for holder in self.holders:
             slots, at = self._slots(holder), np.arange(holder.held)
             if holder.finished:
@@ -205,11 +226,12 @@ class Checked:
                 codes = np.select([at < holder.stored, at < holder.final, at < holder.promise], [0, 2, 3], 4)
             self._require(len(codes) == len(slots), f"{holder.name} holds {len(slots)} slots, not {holder.held}")
             np.minimum.at(column, slots, codes)
-            owners[slots] += 1
-        shares = getattr(self.allocator, "shares", False)
-        self._require(shares or not len(owners) or owners.max() <= 1, "a slot has two owners")
+            mine = self.family[holder]
+            self._require(shares or bool(np.isin(family[slots], (0, mine)).all()), "a slot has two owners")
+            self._require(len(np.unique(slots)) == len(slots), f"{holder.name} holds a slot twice: it has two owners")
+            family[slots] = mine
         for start, length in self.allocator.cached_spans():
-            self._require(not owners[start : start + length].any(), "a slot is held and counted as cached")
+            self._require(not family[start : start + length].any(), "a slot is held and counted as cached")
         return np.bincount(column, minlength=len(COLUMNS) + 1)[: len(COLUMNS)].tolist()
 
     def _snapshot(self) -> Any:

@@ -117,8 +117,8 @@ class Contiguous(Allocator):
             for holder, count in zip(seqs, counts, strict=True):
                 unwritten[holder.row] = unwritten.get(holder.row, 0) + count
 
-    def fork(self, parent: Holder, child: Holder) -> bool:
-        done = super().fork(parent, child)
+    def fork(self, parent: Holder, child: Holder, common: int = 0) -> bool:
+        done = super().fork(parent, child, common)
         if done and self._moving:
             self._unwritten[child.row] = self._unwritten.get(parent.row, 0)
         return done
@@ -177,7 +177,7 @@ class Contiguous(Allocator):
     def _move(self, holder: Holder, target: int) -> None:
         """Let the extent of `holder` start at `target`, and queue the copy of its tokens."""
         start, slots = self._extents[holder.row]
-        self._queue_copy([(start, slots)], [(target, slots)], self._written(holder))
+        self._queue_copy([(start, slots)], [(target, slots)], 0, self._written(holder))
         self._extents[holder.row] = target, slots
         self.set_row(holder, 0, target)
 

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from allocators.base import NO_HIT, Allocator, AllocatorError, Growth, Hit, Holder
+from allocators.base import NO_HIT, Allocator, AllocatorError, Growth, Hit, Holder, Move, split
 from allocators.block_pool import BlockPool
+from allocators.forks import Forks
+from allocators.host import Host
 
 
 class Paged(Allocator):
@@ -20,21 +22,28 @@ class Paged(Allocator):
     gone and until it is handed out for something else. It is found from `commit` on: tokens that are committed but not
     computed yet may be relied on by whatever is computed in the same step or later.
 
+    A fork shares all blocks; who writes first into a shared last block gets a copy of it (copy-on-write), see `Forks`.
+    A promise covers the sequence it was made to, not its forks: those grow on demand.
+
     Args:
         block_size: slots in a block, a power of two from 1 to 256.
         enable_prefix_caching: whether full blocks are kept and shared by their content (`Holder.block_hashes`).
         freed_blocks: where freed blocks without content join the free list, `front` (vLLM 0.33) or `back` (0.16 to
             0.20).
+        host_slots: slots of the host pool for swapped sequences, cut to whole blocks; 0 = no swapping.
     """
 
     grows = True
+    forks_share = True
 
     def __init__(self, capacity: int, max_model_len: int, block_size: int = 16, enable_prefix_caching: bool = False,
-                 freed_blocks: Literal["front", "back"] = "front") -> None:  # fmt: skip
+                 freed_blocks: Literal["front", "back"] = "front", host_slots: int = 0) -> None:  # fmt: skip
         if type(block_size) is not int or block_size not in {1, 2, 4, 8, 16, 32, 64, 128, 256}:
             raise ValueError(f"block_size must be a power of two from 1 to 256, got {block_size!r}")
         if freed_blocks not in ("front", "back"):
             raise ValueError(f"freed_blocks must be front or back, got {freed_blocks!r}")
+        if isinstance(host_slots, bool) or not isinstance(host_slots, int) or host_slots < 0:
+            raise ValueError(f"host_slots must be a whole number of slots, 0 or more, got {host_slots!r}")
         self.block_size = block_size
         super().__init__(capacity, max_model_len)
         self.shares = self.enable_prefix_caching = enable_prefix_caching
@@ -43,6 +52,9 @@ class Paged(Allocator):
         self._blocks: dict[int, list[int]] = {}  # by row
         self._registered: dict[int, int] = {}  # by row: leading blocks that can be found by their content
         self._finished_holders: Counter[int] = Counter()  # by block: holders that are finished but not freed
+        self._forks = Forks(block_size)
+        self._host = Host(host_slots // block_size)
+        self.host_capacity = self._host.num_blocks * block_size
 
     def footprint(self, tokens: int) -> int | None:
         blocks = -(-tokens // self.block_size)
@@ -61,6 +73,7 @@ class Paged(Allocator):
         if count + pool.count_free(hit) > pool.num_free:
             return None
         pool.take(hit)
+        self._forks.join(hit, holder)
         blocks = hit + (pool.allocate(count) or [])
         self._blocks[holder.row] = blocks
         self._registered[holder.row] = len(hit)
@@ -68,53 +81,88 @@ class Paged(Allocator):
         return len(blocks) * self.block_size
 
     def widen(self, holder: Holder, tokens: int) -> int:
-        blocks = self._blocks[holder.row]
-        new = self.pool.allocate(-(-tokens // self.block_size) - len(blocks))
+        blocks, rest = self._blocks[holder.row], holder.held % self.block_size
+        new = self.pool.allocate(-(-tokens // self.block_size) - len(blocks) + bool(rest))
         if new is None:
             return 0
+        if rest:
+            return self._own_last(holder, new)
         self.set_row(holder, len(blocks), new[0] if len(new) == 1 else new)
         blocks += new
         return len(new) * self.block_size
 
+    def fork(self, parent: Holder, child: Holder, common: int = 0) -> bool:
+        """Share every block with stored tokens; it takes none, so it is never refused."""
+        self._known(parent)
+        if child is parent:
+            raise AllocatorError(f"{child.name} can't be forked from itself")
+        if child.row >= 0:
+            self.free(child)
+        blocks = self._blocks[parent.row][: -(-parent.stored // self.block_size)]
+        self.pool.take(blocks)
+        self._forks.join(blocks, child)
+        if rest := parent.stored % self.block_size:
+            self._forks.borrow(blocks[-1], parent, child, rest)
+        child.final = parent.final
+        self._settle(child, blocks, parent.stored, parent.stored, self._registered[parent.row])
+        return True
+
+    def swap(self, group: Sequence[Holder], to_host: bool, spare: int = 0) -> bool:
+        return self._swap_out(group) if to_host else self._swap_in(group, spare)
+
     def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
         """In bulk: the blocks that growing round by round would take, in the same order."""
-        lanes, size = len(seqs), self.block_size
-        outgrown = [(left, i) for i, seq in enumerate(seqs) if (left := seq.room - seq.stored) < rounds]
-        if not outgrown or self.enable_prefix_caching or self.pool.shared:
+        if self.enable_prefix_caching or self._forks.blocks or self._over:
             return super().extend(seqs, rounds)
-        if min([seq.final - seq.stored for seq in seqs]) < rounds or any(seqs[i].promise for _, i in outgrown):
+        lanes, size, granted, wanted = len(seqs), self.block_size, rounds, list[int]()
+        lefts = [seq.room - seq.stored for seq in seqs]
+        if min(lefts) < rounds:
+            wanted = [left * lanes + i for i, left in enumerate(lefts) if left < rounds]
+            if rounds > size:
+                wanted = [key for first in wanted for key in range(first, rounds * lanes, size * lanes)]
+            wanted.sort()
+            if len(wanted) > self.pool.num_free:
+                granted = wanted[self.pool.num_free] // lanes
+                del wanted[self.pool.num_free :]
+        if not self._store(seqs, granted):
             return super().extend(seqs, rounds)
-        wanted = sorted([at * lanes + i for left, i in outgrown for at in range(left, rounds, size)])
-        if len(wanted) > self.pool.num_free:
-            rounds = wanted[self.pool.num_free] // lanes
-            del wanted[self.pool.num_free :]
-        shifts, tables, rest = list[tuple[int, ...]](), self.tables, 0
-        for key, block in zip(wanted, (self.pool.allocate(len(wanted)) if wanted else None) or [], strict=True):
-            seq = seqs[key % lanes]
-            row, beyond = seq.row, seq.room + size - seq.final
-            rounding = 0 if beyond < 0 else beyond if beyond < size else size
-            shifts.append((key // lanes, 0, 0, size - rounding, 0, rounding, 0))
-            rest += rounding
-            blocks = self._blocks[row]
+        shifts = self._widen_each([seqs[key % lanes] for key in wanted], [key // lanes for key in wanted])
+        return Growth(granted, shifts)
+
+    def _widen_each(self, seqs: Sequence[Holder], rounds: Sequence[int]) -> list[tuple[int, ...]]:
+        """A block for each of `seqs` in turn, each in its round (ascending); how the books change, see `Growth`."""
+        if not seqs:
+            return []
+        size, tables, rows = self.block_size, self.tables, self._blocks
+        gained, beyond = dict.fromkeys(rounds, 0), dict.fromkeys(rounds, 0)  # slots by round: all, and never to be used
+        for seq, at, block in zip(seqs, rounds, self.pool.allocate(len(seqs)) or (), strict=True):
+            row = seq.row
+            blocks = rows[row]
             tables[row, len(blocks)] = block
             blocks.append(block)
-            self._dirty.add(row)
             seq.held += size
-            seq.room += size
-        self._reserved += len(shifts) * size - rest
-        self._rounding += rest
-        self.commit(seqs, [rounds] * lanes)
-        return Growth(rounds, shifts)
+            seq.room = room = seq.room + size
+            gained[at] += size
+            if room > seq.final:
+                beyond[at] += min(room - seq.final, size)
+        self._dirty.update([seq.row for seq in seqs])
+        rounding = sum(beyond.values())
+        self._rounding += rounding
+        self._reserved += len(seqs) * size - rounding
+        return [(at, 0, 0, slots - beyond[at], 0, beyond[at], 0) for at, slots in gained.items()]
 
     def release(self, holder: Holder) -> None:
         blocks = self._blocks.pop(holder.row)
         del self._registered[holder.row]
-        if holder.finished and self.shares:
+        if holder.finished:
             self._finished_holders.subtract(blocks)
+        if self._forks.blocks:
+            self._bequeath(holder, blocks)
         self.pool.free(blocks)
 
     def spans(self, holder: Holder) -> list[tuple[int, int]]:
-        return [(block * self.block_size, self.block_size) for block in self._blocks[holder.row]]
+        size, left = self.block_size, holder.held
+        return [(block * size, min(size, left - i * size)) for i, block in enumerate(self._blocks[holder.row])]
 
     def commit(self, seqs: Sequence[Holder], counts: Sequence[int]) -> None:
         super().commit(seqs, counts)
@@ -126,7 +174,7 @@ class Paged(Allocator):
 
     def free(self, holder: Holder, hold: bool = False) -> None:
         super().free(holder, hold)
-        if hold and self.shares:
+        if hold:
             self._finished_holders.update(self._blocks[holder.row])
 
     @property
@@ -140,14 +188,25 @@ class Paged(Allocator):
     def cached_spans(self) -> list[tuple[int, int]]:
         return [(block * self.block_size, self.block_size) for block in self.pool.cached()]
 
+    @property
+    def host_used(self) -> int:
+        return self._host.used * self.block_size
+
+    @property
+    def saved_slots(self) -> int:
+        return self.pool.num_shared * self.block_size
+
     def shared(self, holder: Holder) -> tuple[int, int]:
         if not self.pool.shared:
             return 0, 0
-        others, me = self.pool.shared, int(holder.finished)
+        size, others, me, ended = self.block_size, self.pool.shared, int(holder.finished), self._finished_holders
         blocks = [block for block in self._blocks[holder.row] if block in others]
-        finished = self._finished_holders
-        live = sum(others[block] > finished[block] - me for block in blocks) if finished else len(blocks)
-        return live * self.block_size, (len(blocks) - live) * self.block_size
+        parts = [self._forks.overlap(block, holder) for block in blocks if block in self._forks.blocks]
+        if parts:
+            blocks = [block for block in blocks if block not in self._forks.blocks]
+        live = sum(others[block] > ended[block] - me for block in blocks) if ended else len(blocks)
+        finished = (len(blocks) - live) * size + sum(finished for _, finished in parts)
+        return live * size + sum(live for live, _ in parts), finished
 
     def _find(self, holder: Holder, most: int) -> list[int]:
         """The longest chain of at most `most` blocks in the pool that contain the beginning of `holder`."""
@@ -173,5 +232,78 @@ class Paged(Allocator):
     def _register(self, holder: Holder, full: int) -> None:
         """Let the blocks of `holder` up to the `full`-th be found by their content, as far as it is known."""
         start, hashes = self._registered[holder.row], holder.block_hashes(self.block_size, full)
-        self.pool.register(self._blocks[holder.row][start : len(hashes)], hashes[start:])
+        blocks, contents = self._blocks[holder.row][start : len(hashes)], hashes[start:]
+        if self._forks.ever:  # a relative may have registered some that they share
+            new = [at for at, block in enumerate(blocks) if not self.pool.is_registered(block)]
+            blocks, contents = [blocks[at] for at in new], [contents[at] for at in new]
+        self.pool.register(blocks, contents)
         self._registered[holder.row] = len(hashes)
+
+    def _settle(self, holder: Holder, blocks: list[int], held: int, stored: int, registered: int) -> None:
+        """Enter a sequence that holds `held` slots of `blocks`, `stored` of them full."""
+        holder.row = self._take_row()
+        holder.stored, holder.held, holder.room = stored, held, held
+        self._blocks[holder.row], self._registered[holder.row] = blocks, registered
+        self.set_row(holder, 0, blocks)
+        self._enter(holder)
+
+    def _own_last(self, holder: Holder, new: list[int]) -> int:
+        """Copy-on-write: replace the borrowed last block by the first of `new`, and append the rest; slots added."""
+        blocks, size, rest = self._blocks[holder.row], self.block_size, holder.held % self.block_size
+        live, finished = self._forks.overlap(blocks[-1], holder)  # so far counted once for all sharers
+        self._used += live
+        self._finished += finished
+        self._moves.append(Move("copy", blocks[-1] * size, new[0] * size, rest))
+        self._forks.leave(blocks[-1], holder)
+        self.pool.free(blocks[-1:])
+        del blocks[-1]
+        self.set_row(holder, len(blocks), new)
+        blocks += new
+        return len(new) * size - rest
+
+    def _bequeath(self, holder: Holder, blocks: list[int]) -> None:
+        """The rest of a last block that others borrow goes to the one of them that has written most of it."""
+        for block in [block for block in blocks if block in self._forks.blocks]:
+            heir = self._forks.leave(block, holder)
+            if heir:
+                before, rest = split(heir), -heir.held % self.block_size
+                heir.held += rest
+                heir.room += rest
+                if heir.finished:
+                    self._finished += rest
+                else:
+                    self._shift(before, split(heir))
+
+    def _swap_out(self, group: Sequence[Holder]) -> bool:
+        for holder in group:
+            self._known(holder)
+        blocks = list(dict.fromkeys(block for holder in group for block in self._blocks[holder.row]))
+        if self._host.num_free < len(blocks):
+            return False
+        size, there = self.block_size, self._host.take(blocks, [(h, self._blocks[h.row]) for h in group])
+        self._moves += [Move("out", here * size, to * size, size) for here, to in zip(blocks, there, strict=True)]
+        for holder in group:
+            stored, final = holder.stored, holder.final
+            self._close(holder)
+            holder.stored, holder.final = stored, final
+        return True
+
+    def _swap_in(self, group: Sequence[Holder], spare: int) -> bool:
+        size, away = self.block_size, self._host.blocks_of(group)
+        if self.pool.num_free * size < len(away) * size + spare:
+            return False
+        here = dict(zip(away, self.pool.allocate(len(away)) or [], strict=True))
+        self._moves += [Move("in", block * size, to * size, size) for block, to in here.items()]
+        first: dict[int, Holder] = {}  # by block: its owner, who has most tokens, and room for more
+        theirs = [(holder, self._host.forget(holder)) for holder in group]
+        for holder, hosted in sorted(theirs, key=lambda pair: (-pair[0].stored, -len(pair[1]))):
+            blocks = [here[block] for block in hosted]
+            self.pool.take([block for block in blocks if block in first])
+            self._forks.join(blocks, holder)
+            last, held = blocks[-1], len(blocks) * size
+            if last in first and holder.stored % size:
+                self._forks.borrow(last, first[last], holder, holder.stored % size)
+                held = holder.stored
+            first.update({block: holder for block in blocks if block not in first})
+            self._settle(holder, blocks, held, holder.stored, 0)
+        return True

@@ -14,13 +14,15 @@ class Shadow:
 
     Args:
         capacity: slots in the pool.
+        host_capacity: slots in the host pool.
 
     Attributes:
         tokens: of every sequence, the numbers it must read, in token order.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, host_capacity: int = 0) -> None:
         self.slots = np.full(capacity, -1)
+        self.host = np.full(host_capacity, -1)
         self.tokens: dict[Holder, np.ndarray] = {}
         self._written = 0
 
@@ -35,10 +37,11 @@ class Shadow:
         self.tokens.pop(holder, None)
 
     def move(self, moves: Sequence[Move]) -> None:
-        """Run copies within the pool, each as if all its sources were read first. Others are not its business."""
+        """Run moves in order, each as if all its sources were read first."""
         for move in moves:
-            if move.kind == "copy":
-                self.slots[move.target :][: move.length] = self.slots[move.source :][: move.length].copy()
+            source = self.host if move.kind == "in" else self.slots
+            target = self.host if move.kind == "out" else self.slots
+            target[move.target :][: move.length] = source[move.source :][: move.length].copy()
 
     def write(self, holder: Holder, addresses: np.ndarray) -> None:
         """The tokens of `holder` that are not there yet are written where the last of `addresses` say.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FAILED: list[Path] = []  # folders of jobs that failed in this process
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 OmegaConf.register_new_resolver("either", lambda one, other: one or other, replace=True)
+OmegaConf.register_new_resolver("class", lambda target: target.rpartition(".")[2].lower(), replace=True)
 OmegaConf.register_new_resolver("repository", lambda: str(EXPERIMENTS.parent), replace=True)
 
 

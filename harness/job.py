@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from harness.ahead import replay_ahead
 from harness.build import build_scheduler, locate
 from harness.clock import CLOCKS, Clock
 from harness.environment import environment
@@ -19,10 +20,10 @@ from harness.errors import HarnessError
 from harness.labels import label, parts
 from harness.metrics.memory_map import MappedRecorder
 from harness.metrics.recorder import Recorder
-from harness.metrics.requests import request_table
+from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import goodput, summarize
 from harness.replayer import replay
-from harness.runner.latency.choose import choose_latency, simulated_slots
+from harness.runner.latency.choose import choose_latency, move_costs, simulated_slots
 from harness.runner.nvml import NvmlSampler
 from harness.runner.simulated import SimulatedModelRunner
 from harness.workload import Workload, build_workload, export
@@ -82,8 +83,11 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     if cfg.device.kind == "simulated":
         capacity = simulated_slots(cfg)
         scheduler = build_scheduler(cfg, capacity, asked)
-        runner: Any = SimulatedModelRunner(choose_latency(cfg), cfg.simulation.exact_steps)
+        latency, costs = choose_latency(cfg), move_costs(cfg)
+        runner: Any = SimulatedModelRunner(latency, cfg.simulation.exact_steps, costs, cfg.seed)
         facts["device"] = "simulated"
+    elif cfg.simulation.async_scheduling:
+        raise HarnessError("simulation.async_scheduling=true needs a simulated device: device=simulated")
     else:
         from harness.runner.device import open_device, warm_up
 
@@ -96,6 +100,7 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         runner = device.runner(scheduler.allocator)
         facts |= device.facts | warm_up(runner, cfg)
     facts["setup_s"] = time.perf_counter() - started
+    play = replay_ahead if cfg.simulation.async_scheduling else replay
     recorder = Recorder(folder / "steps.csv", keep=False)
     if cfg.memory_map:
         recorder = MappedRecorder(scheduler.allocator, folder / "steps.csv", keep=False)
@@ -103,11 +108,11 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     try:
         clock, on_progress = _clock(cfg), progress(len(workload.requests)) if progress else None
         with card or nullcontext():
-            replay(workload, scheduler, runner, clock, recorder, on_progress)
+            play(workload, scheduler, runner, clock, recorder, on_progress)
     finally:
-        export([r for r in workload.requests if r.arrival_ns >= 0], folder / "workload.jsonl")
+        export((r for r in workload.requests if r.arrival_ns >= 0), folder / "workload.jsonl")
         table = request_table(recorder, workload.requests)
-        table.to_csv(folder / "requests.csv", index=False)
+        write_requests(table, folder / "requests.csv")
         recorder.steps.flush()
         if isinstance(recorder, MappedRecorder):
             recorder.write(folder)

@@ -45,7 +45,7 @@ def jump(scheduler: Scheduler, runner: Runner, batch: Batch, ready: int, due: in
     Args:
         due: when (ns) the next request arrives or the scheduler wants to be woken; None = never.
     """
-    matters = due is not None and scheduler.arrivals_matter
+    matters = due is not None and (scheduler.arrivals_matter or scheduler.lengths.learns)
     if (matters and due <= ready) or not scheduler.steady(batch):  # type: ignore[operator]
         return NO_JUMP
     rounds = min([seq.end_tokens - seq.stored for seq in batch.seqs]) - 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from omegaconf import DictConfig
 
 KNOWN = {
@@ -26,7 +28,7 @@ def parts(cfg: DictConfig) -> dict[str, str]:
     return {
         "allocator": allocator,
         "reservation": _short(cfg.reservation._target_),
-        "scheduler": _short(cfg.scheduler._target_).lower(),
+        "scheduler": " ".join([_snake(_short(cfg.scheduler._target_)), *_qualities(cfg.scheduler)]),
     }
 
 
@@ -34,11 +36,40 @@ def label(cfg: DictConfig) -> str:
     """The published name of a system if it has one, else what it is made of."""
     if cfg.label:
         return str(cfg.label)
+    qualities = _qualities(cfg.scheduler)
     key = (_short(cfg.scheduler._target_), _short(cfg.allocator._target_), _short(cfg.reservation._target_))
-    if key in KNOWN:
+    if key in KNOWN and not qualities:
         return KNOWN[key]
     part = parts(cfg)
     return f"{part['scheduler']} + {part['allocator']}({part['reservation']})"
+
+
+def _qualities(scheduler: DictConfig) -> list[str]:
+    """What sets a scheduler apart from its class with first come, first served; usually nothing."""
+    target, policy, told = (
+        _short(scheduler._target_),
+        scheduler.get("policy", "fcfs"),
+        scheduler.get("length_predictor"),
+    )
+    lanes, tokens = scheduler.get("max_num_seqs"), scheduler.get("max_num_batched_tokens")
+    found = []
+    if policy != "fcfs":
+        found.append(policy + (f"({told})" if policy == "shortest_first" and told not in (None, "oracle") else ""))
+    if target == "Continuous" and scheduler.get("chunked_prefill") and not scheduler.get("prefill_first"):
+        found.append("sarathi")
+    if target.startswith("Static") and scheduler.get("max_wait_s"):
+        found.append(f"full_of_{lanes}")
+    if target == "Static" and lanes is not None and tokens is not None and lanes >= tokens:
+        found.append("memory_bound")
+    if target == "PastFuture" and told not in (None, "history"):
+        found.append(f"({told})")
+    if "bucket_by" in scheduler:
+        found.append(f"by_{scheduler.bucket_by}")
+    return found
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def _short(target: str) -> str:

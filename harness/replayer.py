@@ -88,30 +88,30 @@ def replay(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, clock: 
         start, mark = clock.now, clock.tick()
         batch = scheduler.schedule(start)
         schedule_ns = clock.charge(mark)
-        queued = len(scheduler.waiting) + len(scheduler.running)
+        queued = scheduler.num_requests
         if source.injected != over + queued:
             raise StalledError(f"{source.injected} requests arrived, {over} are over and {queued} are queued")
-        due = _next_event(source, scheduler, start)
+        due = next_event(source, scheduler, start)
         if not batch.seqs:
             if due is None:
                 if queued or source.pending:
-                    raise StalledError(_stalled(scheduler, source))
+                    raise StalledError(stalled(scheduler, source))
                 return
             clock.wait_until(due)
             ends = []
-            recorder.idle(start, clock.now, len(scheduler.waiting), allocator.memory(batch.blocked))
+            recorder.idle(start, clock.now, scheduler.num_waiting, allocator.memory(batch.blocked))
             continue
-        recorder.scheduled(batch, start, len(scheduler.waiting), allocator.memory(batch.blocked))
+        recorder.scheduled(batch, start, scheduler.num_waiting, allocator.memory(batch.blocked))
         new_ground = any(seq.stored > seq.computed_before for seq in batch.seqs)
         barren = 0 if new_ground else barren + 1
         if barren > STEPS_WITHOUT_NEW_GROUND:
-            raise StalledError(f"{barren} steps only repeated old work. {_stalled(scheduler, source)}")
+            raise StalledError(f"{barren} steps only repeated old work. {stalled(scheduler, source)}")
         mark = clock.tick()
         result = runner.execute(batch)
         execute_ns = clock.charge(mark, result.ns)
         ready, mark = clock.now, clock.tick()
         further = jump(scheduler, runner, batch, ready, due) if jumping else NO_JUMP
-        produced, finished = scheduler.complete(batch, result.tokens)
+        produced, finished = scheduler.complete(batch, result.tokens, result.branches)
         complete_ns = clock.charge(mark)
         recorder.completed(batch, produced, finished, ready, (schedule_ns, execute_ns, complete_ns), further)
         ends = list(accumulate(further.ns, initial=ready)) if further.ns else []
@@ -124,7 +124,7 @@ def replay(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, clock: 
             on_progress(over, tokens)
 
 
-def _next_event(source: Source, scheduler: Scheduler, now: int) -> int | None:
+def next_event(source: Source, scheduler: Scheduler, now: int) -> int | None:
     """When (ns) a request arrives or the scheduler wants to be woken; None = never."""
     arrival, wake = source.next_at(), scheduler.wake_at()
     if wake is None or wake <= now:  # an earlier one has just passed without effect
@@ -132,7 +132,7 @@ def _next_event(source: Source, scheduler: Scheduler, now: int) -> int | None:
     return wake if arrival is None else min(arrival, wake)
 
 
-def _stalled(scheduler: Scheduler, source: Source) -> str:
+def stalled(scheduler: Scheduler, source: Source) -> str:
     head = f"; the queue's head is {scheduler.waiting[0].name}" if scheduler.waiting else ""
     return (
         f"the scheduler schedules nothing although {len(scheduler.waiting)} requests wait and {len(scheduler.running)} "

@@ -11,15 +11,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import insort
 from collections import deque
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from itertools import islice
 
 from allocators.base import Allocator, Ask
+from schedulers.group import Branch, Group
+from schedulers.lengths import predictor
 from schedulers.policy import ORDERS
 from schedulers.request import Batch, Rejection, Request, Sequence
 from schedulers.reservation import Reservation, on_demand
 
+Branches = Mapping[int, Items[Branch]]
 LOOK_AHEAD = 128  # waiting sequences that `longest_prefix` compares at an admission
 
 
@@ -54,21 +58,32 @@ class Scheduler(ABC):
         chunked_prefill: whether a prompt may be computed in pieces.
         watermark: share of the pool that an on-demand admission leaves free while others run (0 ... < 1).
         policy: who is admitted first: `fcfs`, `priority` (the lowest number), `shortest_first` (the shortest answer, as
-            an oracle knows it) or `longest_prefix` (the most tokens in the pool); preempted sequences go by it too,
-            but for `fcfs` and `longest_prefix`, where they come first.
+            `length_predictor` tells it at arrival) or `longest_prefix` (the most tokens in the pool); preempted
+            sequences go by it too, but for `fcfs` and `longest_prefix`, where they come first.
+        length_predictor: who tells how long an answer will be: `oracle`, `history` (the mean of like ones that have
+            ended) or `noisy:SIGMA` (the truth times a lognormal error), see `schedulers.lengths`.
+        seed: of whatever is drawn.
 
     Attributes:
-        waiting: arrived or preempted, not admitted; the head is served first.
-        running: admitted, in admission order.
+        waiting: arrived or preempted, not admitted; the head is served first. A group is there through its leader.
+        swapped: leaders whose groups wait on the host, the head comes back first.
+        running: admitted, in admission order, those of a group side by side.
+        unforked: groups in `running` whose prompt is not stored yet.
+        branching: groups in `running` that fork between steps: those, and searches.
         prefix: tokens looked for and found in the pool at admission.
         reserve_full_isl: whether all tokens of a sequence must fit at admission, though only a piece is computed.
+        ahead: whether it may be asked for the next step before the one under way is completed; then it passes over a
+            sequence that has nothing left to compute.
     """
 
     reserve_full_isl = True
+    several_answers = True  # whether it serves requests with n > 1
+    ahead = False
 
     def __init__(self, allocator: Allocator, reservation: Reservation, *, max_model_len: int, max_num_seqs: int = 256,
                  max_num_batched_tokens: int = 2560, chunked_prefill: bool = False,
-                 watermark: float = 0.01, policy: str = "fcfs") -> None:  # fmt: skip
+                 watermark: float = 0.01, policy: str = "fcfs", length_predictor: str = "oracle",
+                 seed: int = 0) -> None:  # fmt: skip
         for key, value in (("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", max_num_batched_tokens)):
             if value < 1:
                 raise ValueError(f"scheduler.{key} must be at least 1, got {value}")
@@ -77,6 +92,7 @@ class Scheduler(ABC):
         if policy not in ORDERS:
             raise ValueError(f"scheduler.policy must be one of {', '.join(ORDERS)}, got {policy!r}")
         self.policy = policy
+        self.lengths = predictor(length_predictor, seed)
         self.allocator = allocator
         self.reservation = reservation
         self.max_model_len = max_model_len
@@ -87,7 +103,11 @@ class Scheduler(ABC):
         spare = int(watermark * (allocator.capacity // unit)) * unit
         self.spare = spare if reservation is on_demand else 0
         self.waiting: deque[Sequence] = deque()
+        self.swapped: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self.unforked = self.branching = 0
+        self._siblings = 0  # in `running`, beyond the first of each request
+        self._to_come = 0  # members that unforked groups will add to `running`
         self.prefix = PrefixCounts()
 
     # ---- the contract ----------------------------------------------------------------------------------------------
@@ -97,35 +117,65 @@ class Scheduler(ABC):
         reason = self.unservable(request)
         if reason:
             return Rejection(request, reason)
-        end = self.end_of(request)
-        self.enqueue(Sequence(f"request {request.id}", request=request, num_tokens=request.prompt_len, end_tokens=end))
+        seq = Sequence(f"request {request.id}", request=request, num_tokens=request.prompt_len,
+                       end_tokens=self.end_of(request), expected=self.lengths.expect(request))  # fmt: skip
+        if request.n > 1:
+            Group(seq)
+        self.enqueue(seq)
         return None
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that wait, run or are swapped."""
+        return len(self.waiting) + len(self.swapped) + len(self.running) - self._siblings
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for memory or a place, on the host or without any."""
+        return len(self.waiting) + len(self.swapped)
 
     @abstractmethod
     def schedule(self, now: int) -> Batch:
         """The next step's batch at time `now` (ns); an empty one when nothing can run yet."""
 
-    def complete(self, batch: Batch, tokens: Items[int] | None) -> tuple[list[Sequence], list[Sequence]]:
-        """End a step, or a jump of many: (sequences that produced a token in each, those that finished in the last).
+    def complete(self, batch: Batch, tokens: Items[int] | None, branches: Branches | None = None
+                 ) -> tuple[list[Sequence], list[Sequence]]:  # fmt: skip
+        """End a step, or a jump of many.
 
         Args:
             batch: what `schedule` returned.
-            tokens: the sampled token of each sequence of `batch.seqs` that had one due, in order; None = simulated.
+            tokens: the sampled token of each sequence of `batch.seqs` that had one due, in order, less those of groups;
+                None = simulated.
+            branches: by request id, how the answers of each group go on that had a token due; a simulated group that is
+                left out goes on with every answer.
+
+        Returns:
+            The sequences that produced a token in each step, and those that finished in the last (of a group that
+            finished, the leader).
         """
-        produced, finished = [], []
+        produced, finished, told = [], [], []
         for seq in batch.seqs:
             stored = seq.stored
-            if stored >= seq.num_tokens:
-                seq.num_tokens = stored + 1
+            if seq.group is not None:
+                if seq is seq.group.seqs[0] and self._advance(seq.group, branches):
+                    told += seq.group.seqs
+                    if seq.done:
+                        finished.append(seq)
+            elif stored >= seq.num_tokens:
+                seq.num_tokens = due = stored + 1
                 produced.append(seq)
-                if stored + 1 >= seq.end_tokens:
+                if due >= seq.end_tokens:
                     finished.append(seq)
         if tokens is not None:
             for seq, token in zip(produced, tokens, strict=True):
                 seq.outputs.append(token)
         if finished:
-            self.finish(finished)
-        return produced, finished
+            for seq in finished:
+                self.lengths.observe(seq.request)
+            self.finish([member for seq in finished for member in seq.members] if told else finished)
+        if told:
+            self._recount()
+        return produced + told if told else produced, finished
 
     def steady(self, batch: Batch) -> bool:
         """Whether `schedule` would go on with the next token of each sequence of `batch`, in the same order and nothing
@@ -177,7 +227,27 @@ class Scheduler(ABC):
                 f"chunked prefill is off and {total - 1} tokens (prompt and what a preemption would recompute) exceed "
                 f"max_num_batched_tokens = {self.max_num_batched_tokens}"
             )
+        return self._unservable_group(request, stored) if request.n > 1 else None
+
+    def _unservable_group(self, request: Request, stored: int) -> str | None:
+        """Why `n` answers of `stored` tokens can never run together, or None."""
+        n, unit = request.n, self.allocator.block_size
+        if not self.several_answers:
+            return f"n = {n}: {type(self).__name__} serves requests that want a single answer"
+        for key, limit in (("max_num_seqs", self.max_lanes), ("max_num_batched_tokens", self.max_num_batched_tokens)):
+            if n > limit:
+                return f"n = {n} answers that are computed in one step exceed {key} = {limit}"
+        slots = n * (self.allocator.footprint(stored) or 0)
+        if self.allocator.forks_share:
+            slots -= (n - 1) * (request.prompt_len // unit * unit if unit else request.prompt_len)
+        if slots > self.allocator.capacity:
+            return f"n = {n} answers take {slots} slots and never fit the KV pool of {self.allocator.capacity}"
         return None
+
+    @property
+    def max_lanes(self) -> int:
+        """Most sequences that may run."""
+        return self.max_num_seqs
 
     def admit_head(self, batch: Batch, budget: int, spare: int | None = None, limit: int = 0) -> int:
         """Try to admit the head of the queue with at most `budget` new tokens.
@@ -192,8 +262,18 @@ class Scheduler(ABC):
         if self.policy == "longest_prefix":
             self._longest_prefix_first()
         seq = self.waiting[0]
-        hit = self.allocator.lookup(seq, seq.num_tokens - 1)  # one is computed at least: its logits are the answer
-        count = seq.num_tokens - hit.tokens
+        group, total = seq.group, seq.num_tokens
+        if group is not None:
+            total = seq.request.prompt_len  # the leader's part; what a preemption took of the answers comes after it
+        if (group or self._to_come) and len(self.running) + self._to_come + len(seq.members) > self.max_lanes:
+            return 0
+        lacking = self.lacking(seq, budget)
+        if lacking:
+            asked = self.allocator.unheld + lacking
+            batch.blocked = Ask(seq.num_tokens, spare=max(asked - seq.num_tokens, 0), final=seq.end_tokens - 1)
+            return 0
+        hit = self.allocator.lookup(seq, total - 1)  # one is computed at least: its logits are the answer
+        count = total - hit.tokens
         if 0 < limit < count:
             count = limit
         if count > budget:
@@ -203,23 +283,47 @@ class Scheduler(ABC):
         ask = Ask(
             tokens=hit.tokens + count,
             promise=self.reservation(seq.request, self.max_model_len),
-            gate=seq.num_tokens if self.reserve_full_isl else 0,
+            gate=total if self.reserve_full_isl else 0,
             spare=(self.spare if self.running else 0) if spare is None else spare,
             final=seq.end_tokens - 1,
             hit=hit,
         )
-        if self.allocator.admit([seq], ask) is None:
+        admitted = [seq]
+        if group is not None:
+            admitted = self._ask_for_group(group, ask)
+        if self.allocator.admit(admitted, ask) is None:
             batch.blocked = ask
             return 0
         self.prefix.add(seq, hit.tokens)
         if not seq.preemptions:
             seq.cached_tokens = hit.tokens
         self.waiting.popleft()
-        self.running.append(seq)
+        self.running += admitted
         batch.admitted.append(seq)
         batch.seqs.append(seq)
         batch.counts.append(count)
+        if group is not None:
+            self._recount()
         return count
+
+    def _ask_for_group(self, group: Group, ask: Ask) -> list[Sequence]:
+        """Who is admitted with its leader: nobody where forks share its slots, else all, with room for the prompt.
+
+        `ask` is made one for them.
+        """
+        prompt, answers = group.request.prompt_len, group.seqs[0].num_tokens - group.request.prompt_len
+        if self.allocator.forks_share:
+            ask.gate = prompt + answers * group.size
+            return group.seqs[:1]
+        ask.tokens, ask.gate, ask.count = prompt, prompt + answers, group.size
+        return group.seqs
+
+    def lacking(self, seq: Sequence, budget: int) -> int:
+        """Slots that the pool would lack some day if `seq` joined now, as far as this scheduler looks ahead.
+
+        Asked of each head of the queue with the tokens left in the step; 0 = it may join if there is room for it now.
+        """
+        return 0
 
     def _longest_prefix_first(self) -> None:
         """Bring the one of the first waiting sequences that finds most of its tokens in the pool to the front."""
@@ -231,13 +335,54 @@ class Scheduler(ABC):
                 self.waiting.appendleft(seq)
 
     def preempt(self, seq: Sequence, batch: Batch) -> None:
-        """Take all memory of `seq` away; it waits at the front and will be computed again, its outputs kept."""
-        seq.preemptions += 1
-        seq.computed_before = max(seq.computed_before, seq.stored)
-        self.allocator.free(seq)
-        self.running.remove(seq)
-        self.requeue(seq)
-        batch.preempted.append(seq)
+        """Take all memory of `seq`, and of its group, away; it waits and will be computed again, its outputs kept."""
+        leader = seq.members[0]
+        for member in self.withdraw(seq, batch):
+            member.computed_before = max(member.computed_before, member.stored)
+            self.allocator.free(member)
+        if leader.group:
+            leader.group.forked = False
+        self.requeue(leader)
+
+    def withdraw(self, seq: Sequence, batch: Batch) -> list[Sequence]:
+        """Stop running `seq` and its group, whatever of it is scheduled; those that ran."""
+        seq.members[0].preemptions += 1
+        batch.preempted.append(seq.members[0])
+        if seq.group is None:
+            self.running.remove(seq)
+            return [seq]
+        members = [member for member in seq.group.seqs if member in self.running]
+        for member in members:
+            self.running.remove(member)
+            if member in batch.seqs:
+                at = batch.seqs.index(member)
+                del batch.seqs[at], batch.counts[at]
+        self._recount()
+        return members
+
+    def _advance(self, group: Group, branches: Branches | None) -> bool:
+        """Let a group that was computed go on, if its prompt or tokens of all are there; whether it produced any."""
+        new = not group.forked and group.seqs[0].stored == group.request.prompt_len
+        produces = group.ready() and (new or group.forked)
+        if produces:
+            group.branch(self.allocator, (branches or {}).get(group.request.id))
+        elif new:
+            group.fork_again(self.allocator)
+        if new:
+            at = self.running.index(group.seqs[0])
+            self.running[at : at + 1] = [seq for seq in group.seqs if seq is group.seqs[0] or seq not in self.running]
+            self._recount()
+        return produces
+
+    def _recount(self) -> None:
+        """After a group has come, forked or gone."""
+        groups = list({id(seq.group): seq.group for seq in self.running if seq.group is not None}.values())
+        unforked = [group for group in groups if not group.forked]
+        members = sum(seq.group is not None for seq in self.running)
+        self.unforked = len(unforked)
+        self.branching = sum(not group.forked or group.request.use_beam_search for group in groups)
+        self._siblings = members - len(groups)
+        self._to_come = sum(group.size - sum(seq.row >= 0 for seq in group.seqs) for group in unforked)
 
     def commit(self, batch: Batch) -> None:
         """Tell the allocator what was scheduled since the last call; from now on its full blocks can be reused."""
@@ -255,7 +400,7 @@ class Scheduler(ABC):
     def close(self, batch: Batch) -> Batch:
         """Commit what was scheduled and collect the moves it needs."""
         self.commit(batch)
-        batch.moves = self.allocator.take_moves()
+        batch.moves, batch.saved = self.allocator.take_moves(), self.allocator.saved_slots
         batch.delay_ns = self.allocator.take_delay()
         return batch
 

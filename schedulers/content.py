@@ -1,8 +1,12 @@
-"""What the full blocks of a sequence contain, as keys for prefix reuse: equal only where all tokens up to there are.
+"""What a sequence contains, block by block or token by token, as keys for prefix reuse.
 
-A block of known token ids is known by a digest of all tokens up to its end. A prompt of a trace's hash ids is known by
-digests of those, read off at the piece in which a block ends. A prompt of which nothing is known, and what a simulated
-run generates, belong to their request alone: it finds them again after a preemption, nobody else does.
+Keys of blocks are equal only where all tokens up to there are. A block of known token ids is known by a digest of all
+tokens up to its end. A prompt of a trace's hash ids is known by digests of those, read off at the piece in which a
+block ends. A prompt of which nothing is known, and what a simulated run generates, belong to their request alone: it
+finds them again after a preemption, nobody else does.
+
+The key of a token is two numbers: what the second one counts, and that. Tokens of equal keys at the same place, after
+equal keys, are equal: a hash id stands for each token of its piece, and where in the piece it is the place says.
 """
 
 from __future__ import annotations
@@ -14,18 +18,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from allocators.base import NO_KEYS
+
 if TYPE_CHECKING:
     from schedulers.request import Request
 
 
-class Chain:
-    """The keys of a sequence's first blocks, as far as somebody asked for them."""
+TOKEN_IDS = 0  # first number of a token's key; the length of the pieces for hash ids, below 0 for a request of its own
 
-    __slots__ = ("_digest", "keys")
+
+class Chain:
+    """The keys of a sequence's first blocks and tokens, as far as somebody asked for them."""
+
+    __slots__ = ("_digest", "_fork", "keys", "tokens")
 
     def __init__(self) -> None:
         self.keys: list[Hashable] = []
+        self.tokens = NO_KEYS
         self._digest = sha256()  # of the tokens, or the pieces, of the blocks so far
+        self._fork = 0  # what tells apart answers to one request that nobody knows the tokens of
+
+    def fork(self, number: int) -> Chain:
+        """Of a sequence that is the same so far; `number` is another for each fork of a request."""
+        child = Chain()
+        child.keys, child.tokens, child._digest, child._fork = list(self.keys), self.tokens, self._digest.copy(), number
+        return child
 
     def extend(self, request: Request, outputs: Sequence[int], block_size: int, count: int) -> None:
         """Have at least `count` keys.
@@ -39,7 +56,28 @@ class Chain:
             self._extend_tokens(request, outputs, block_size, max(count, request.prompt_len // block_size))
         elif request.hash_ids is not None and not self.keys:
             self._extend_pieces(request, block_size)
-        self.keys += [(request.id, i) for i in range(len(self.keys), count)]
+        prompt = request.prompt_len // block_size
+        self.keys += [(request.id, i, self._fork if i >= prompt else 0) for i in range(len(self.keys), count)]
+
+    def extend_tokens(self, request: Request, outputs: Sequence[int], count: int) -> None:
+        """Have the keys of at least `count` tokens; of the whole prompt from the first call on."""
+        prompt, start = request.prompt_len, len(self.tokens)
+        keys = np.empty((max(count, prompt) - start, 2), dtype=np.int64)
+        keys[:, 0], keys[:, 1] = -1 - request.id, np.arange(start, start + len(keys))
+        keys[max(prompt - start, 0) :, 1] += self._fork << 40
+        if not start and request.token_ids is not None:
+            keys[:prompt] = TOKEN_IDS, 0
+            keys[:prompt, 1] = np.asarray(request.token_ids[:prompt])
+        elif not start and request.hash_ids is not None:
+            values = np.repeat(np.asarray(request.hash_ids, dtype=np.uint64).view(np.int64), request.hash_block)[
+                :prompt
+            ]
+            keys[: len(values), 0], keys[: len(values), 1] = request.hash_block, values
+        if request.token_ids is not None:
+            known = outputs[max(start - prompt, 0) : start + len(keys) - prompt]
+            at = max(prompt - start, 0)
+            keys[at : at + len(known), 0], keys[at : at + len(known), 1] = TOKEN_IDS, known
+        self.tokens = np.concatenate((self.tokens, keys)) if start else keys
 
     def _extend_tokens(self, request: Request, outputs: Sequence[int], block_size: int, count: int) -> None:
         """A key for each block whose tokens are all known."""

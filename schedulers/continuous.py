@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+from allocators.base import Ask
 from schedulers.base import Scheduler, decodes_next
-from schedulers.request import Batch
+from schedulers.request import Batch, Sequence
 
 
 class Continuous(Scheduler):
@@ -14,11 +15,22 @@ class Continuous(Scheduler):
     Args:
         prefill_first: a step with new prompts computes prompts only (vLLM 0.1.3 - 0.1.7); otherwise prompts and decodes
             share a step.
+        preemption: what becomes of a preempted sequence: `recompute` it later, or `swap` it to the host, all of its
+            group or nothing; recomputed if the host is full. While anybody is on the host, nobody is admitted.
     """
 
-    def __init__(self, *args: Any, prefill_first: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, prefill_first: bool = False,
+                 preemption: Literal["recompute", "swap"] = "recompute", **kwargs: Any) -> None:  # fmt: skip
         super().__init__(*args, **kwargs)
+        if preemption not in ("recompute", "swap"):
+            raise ValueError(f"scheduler.preemption must be recompute or swap, got {preemption!r}")
+        if preemption == "swap" and not self.allocator.host_capacity:
+            raise ValueError(
+                "scheduler.preemption=swap needs an allocator with a host pool, for example allocator=paged with "
+                "allocator.host_slots=4096"
+            )
         self.prefill_first = prefill_first
+        self.preemption = preemption
 
     def schedule(self, now: int) -> Batch:
         batch = Batch()
@@ -29,13 +41,28 @@ class Continuous(Scheduler):
             if batch.seqs:
                 return self.close(batch)
         budget = self._run(batch, budget)
-        if not batch.preempted and not self.prefill_first:
-            self._admit(batch, budget)
+        if not batch.preempted:
+            if self.swapped:
+                budget = self._resume(batch, budget)
+            if not self.prefill_first:
+                self._admit(batch, budget)
         return self.close(batch)
+
+    def preempt(self, seq: Sequence, batch: Batch) -> None:
+        leader = seq.members[0]
+        swappable = self.preemption == "swap" and all(member.stored for member in seq.members)
+        held = [member for member in seq.members if member.row >= 0]
+        if swappable and self.allocator.swap(held, to_host=True):
+            self.withdraw(seq, batch)
+            self.swapped.appendleft(leader)
+        else:
+            super().preempt(seq, batch)
 
     @property
     def arrivals_matter(self) -> bool:
         """A full batch takes nobody in, and first come, first served: nobody overtakes a head that was refused."""
+        if self.swapped:
+            return False
         return len(self.running) < self.max_num_seqs and not (self.waiting and self.policy == "fcfs")
 
     def steady(self, batch: Batch) -> bool:
@@ -43,37 +70,43 @@ class Continuous(Scheduler):
 
         Not so where a head waits for a prefix that others compute, or asks for more when there is more budget.
         """
-        if batch.preempted or len(batch.seqs) < len(self.running):
+        if batch.preempted or self.branching or len(batch.seqs) < len(self.running):
             return False
         if self.chunked_prefill and not decodes_next(batch):
             return False
-        if not self.waiting or len(self.running) >= self.max_num_seqs:
+        if not (self.waiting or self.swapped) or len(self.running) >= self.max_num_seqs:
             return True
         if getattr(self.allocator, "shares", False) or (self.chunked_prefill and not self.reserve_full_isl):
             return False
-        return batch.blocked is not None or batch.num_tokens == len(batch.seqs)
+        same_budget = batch.num_tokens == len(batch.seqs) and not self.prefill_first
+        return batch.blocked is not None or same_budget
 
     def _run(self, batch: Batch, budget: int) -> int:
         """Give every running sequence its next tokens, preempting from the end when the pool is full."""
         seqs, counts, grow = batch.seqs, batch.counts, self.allocator.grow
-        if sum([seq.num_tokens - seq.stored for seq in self.running]) == len(self.running) <= budget:
+        if len(self.running) <= budget and not self.unforked and self._all_decode():
             return budget - self._decode(batch)
         for seq in list(self.running):
             if seq.row < 0:  # preempted, and so are all behind it
                 break
-            count = min(seq.num_tokens - seq.stored, budget)
+            count = min(seq.num_tokens - seq.stored, budget) if seq.group is None else seq.group.due(seq, budget)
             if count <= 0:
                 continue
             tokens = seq.stored + count
             while tokens > seq.room and not grow(seq, tokens):
-                victim = self.running[-1]
-                self.preempt(victim, batch)
-                if victim is seq:
+                self.preempt(self.running[-1], batch)
+                if seq.row < 0:
                     return budget
             seqs.append(seq)
             counts.append(count)
             budget -= count
         return budget
+
+    def _all_decode(self) -> bool:
+        """Whether all that run have one token due. A prompt that is computed at once leaves nobody with more."""
+        if not self.chunked_prefill and not self._siblings:
+            return True
+        return sum([seq.num_tokens - seq.stored for seq in self.running]) == len(self.running)
 
     def _decode(self, batch: Batch) -> int:
         """The usual step of `_run`, in short: everybody has one token due. How many are in the batch."""
@@ -97,8 +130,32 @@ class Continuous(Scheduler):
                 budget -= count
         return budget
 
+    def _resume(self, batch: Batch, budget: int) -> int:
+        """Bring swapped sequences back, first preempted last, and give them their next tokens."""
+        self.commit(batch)
+        while self.swapped:
+            members = self.swapped[0].members
+            if len(members) > min(budget, self.max_lanes - len(self.running) - self._to_come):
+                break
+            unit = self.allocator.block_size or 1
+            spare = self.spare + len(members) * unit if self.running else 0  # each may want a block at once
+            if not self.allocator.swap(members, to_host=False, spare=spare):
+                batch.blocked = Ask(members[0].stored + 1, spare=spare, final=members[0].final, count=len(members))
+                break
+            self.swapped.popleft()
+            self.running += members
+            for seq in members:
+                count = min(seq.num_tokens - seq.stored, budget) if seq.group is None else seq.group.due(seq, budget)
+                if count and (seq.stored + count <= seq.room or self.allocator.grow(seq, seq.stored + count)):
+                    batch.seqs.append(seq)
+                    batch.counts.append(count)
+                    budget -= count
+            if len(members) > 1:
+                self._recount()
+        return budget
+
     def _admit(self, batch: Batch, budget: int) -> None:
-        while budget > 0 and self.waiting and len(self.running) < self.max_num_seqs:
+        while budget > 0 and self.waiting and not self.swapped and len(self.running) < self.max_num_seqs:
             self.commit(batch)  # so that it may share a prefix with what is computed in this step
             count = self.admit_head(batch, budget)
             if not count:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from allocators.base import Ask
+import numpy as np
+
 from schedulers.continuous import Continuous
-from schedulers.request import Batch
+from schedulers.request import Batch, Sequence
 
 
 def peak(lanes: Iterable[tuple[int, int]], unit: int = 1) -> int:
@@ -26,10 +27,13 @@ def peak(lanes: Iterable[tuple[int, int]], unit: int = 1) -> int:
     """
     most = stored = 0
     order = sorted(lanes, reverse=True)
-    for count, (left, now) in enumerate(order, 1):
-        stored += now
-        held = stored + left * count if unit == 1 else sum(-(-(n + left) // unit) * unit for _, n in order[:count])
-        most = max(most, held)
+    if unit > 1 and order:
+        left, now = np.array(order).T
+        held = -(-(now + left[:, None]) // unit) * unit  # of each lane at each end
+        return int(np.tril(held).sum(axis=1).max())
+    for count, (rest, here) in enumerate(order, 1):
+        stored += here
+        most = max(most, stored + rest * count)
     return most
 
 
@@ -40,24 +44,33 @@ class Ideal(Continuous):
     out of step (a prompt computed in pieces) is counted with its final length from the start.
     """
 
+    several_answers = False
+
     def __init__(self, *args: Any, watermark: float = 0.0, **kwargs: Any) -> None:
         super().__init__(*args, watermark=watermark, **kwargs)
         self.unit = self.allocator.block_size or 1
+        self.room = self.allocator.capacity
 
-    def admit_head(self, batch: Batch, budget: int, spare: int | None = None, limit: int = 0) -> int:
-        """As the base class, but refused if the future does not fit; then `blocked` asks for what is missing, too."""
-        head = self.waiting[0]
-        lanes = [seq for seq in self.running if seq.stored == seq.num_tokens]
-        pinned = [seq for seq in self.running if seq.stored < seq.num_tokens]  # out of step: waits for room in a step
-        (lanes if head.num_tokens <= budget else pinned).append(head)
-        most = peak([(seq.end_tokens - 1 - seq.num_tokens, seq.num_tokens) for seq in lanes], self.unit)
-        most += peak([(0, seq.end_tokens - 1) for seq in pinned], self.unit)
-        if most > self.allocator.capacity:
-            held = sum(seq.held for seq in self.running)
-            batch.blocked = Ask(head.num_tokens, spare=max(most - held - head.num_tokens, 0), final=head.end_tokens - 1)
-            return 0
-        return super().admit_head(batch, budget, spare, limit)
+    def lacking(self, seq: Sequence, budget: int) -> int:
+        """By how much the pool is too small for the most that `seq` and all that run will hold together."""
+        lanes, ends = [*self.running, seq], self.ends([*self.running, seq])
+        in_step = [lane.stored == lane.num_tokens for lane in self.running] + [seq.num_tokens <= budget]
+        return max(max(self._peak(lanes, end, in_step) for end in ends) - self.room, 0)
+
+    def ends(self, seqs: list[Sequence]) -> list[list[int]]:
+        """Prompt and output tokens with which each of `seqs` will be finished; a list for each future thought of."""
+        return [[seq.end_tokens for seq in seqs]]
+
+    def _peak(self, lanes: list[Sequence], ends: list[int], in_step: list[bool]) -> int:
+        """A lane out of step waits for room in a step, and may reach its end whenever others reach theirs."""
+        moving, pinned = list[tuple[int, int]](), list[tuple[int, int]]()
+        for seq, end, moves in zip(lanes, ends, in_step, strict=True):
+            if moves:
+                moving.append((end - 1 - seq.num_tokens, seq.num_tokens))
+            else:
+                pinned.append((0, end - 1))
+        return peak(moving, self.unit) + peak(pinned, self.unit)
 
     def steady(self, batch: Batch) -> bool:
         """A head that was refused may fit a step later, though nobody has finished."""
-        return not self.waiting and super().steady(batch)
+        return (not self.waiting or len(self.running) >= self.max_num_seqs) and super().steady(batch)

@@ -16,8 +16,8 @@ def by_priority(seq: Sequence) -> tuple[int, int, int]:
 
 
 def by_length(seq: Sequence) -> tuple[int, int, int]:
-    """The shortest answer first, as only an oracle knows it."""
-    return seq.end_tokens - seq.request.prompt_len, seq.request.arrival_ns, seq.request.id
+    """The shortest answer first, by what was expected of it when it came."""
+    return seq.expected, seq.request.arrival_ns, seq.request.id
 
 
 ORDERS: dict[str, Order | None] = {

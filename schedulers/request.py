@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from allocators.base import Ask, Holder, Move
 from schedulers.content import Chain
+
+if TYPE_CHECKING:
+    from schedulers.group import Group
 
 
 @dataclass(slots=True)
@@ -26,6 +31,8 @@ class Request:
         hash_block: tokens a hash id stands for, 0 without `hash_ids`.
         session: requests of one conversation or client share it; empty = none.
         priority: lower is sooner.
+        n: answers wanted: so many samples, or the beams of a search of that width.
+        use_beam_search: whether they are the likeliest answers that a beam search finds, instead of samples.
     """
 
     id: int
@@ -38,6 +45,8 @@ class Request:
     hash_block: int = 0
     session: str = ""
     priority: int = 0
+    n: int = 1
+    use_beam_search: bool = False
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < self.output_len:
@@ -59,17 +68,21 @@ class Sequence(Holder):
     Attributes:
         num_tokens: prompt and sampled tokens so far; a token is due when `stored` reaches it.
         end_tokens: `num_tokens` at which it is finished.
+        expected: output tokens that the scheduler's predictor expected of it when it came.
         outputs: sampled tokens so far (left empty by a simulated runner).
         prompt: the prompt's token ids, set by a runner that needs them.
         computed_before: most tokens it had stored before a preemption; below it, work is done again.
         cached_tokens: tokens it was spared by a prefix hit when it was first admitted.
-        chain: the keys of its first full blocks; None until somebody asks for them, and when it is finished.
+        chain: the keys of its first full blocks or tokens; None until somebody asks for them, and when it is finished.
+        group: the sequences of its request, itself among them; None if it is the only one.
+        score: log-probability of its answer, of a beam only.
         first_scheduled_ns, first_token_ns, last_token_ns: written by the recorder; -1 = not yet.
     """
 
     request: Request = None  # type: ignore[assignment]
     num_tokens: int = 0
     end_tokens: int = 0
+    expected: int = 0
     outputs: list[int] = field(default_factory=list)
     prompt: Any = None
     preemptions: int = 0
@@ -77,6 +90,8 @@ class Sequence(Holder):
     computed_before: int = 0
     cached_tokens: int = 0
     chain: Chain | None = None
+    group: Group | None = None
+    score: float = 0.0
     first_scheduled_ns: int = -1
     first_token_ns: int = -1
     last_token_ns: int = -1
@@ -84,6 +99,11 @@ class Sequence(Holder):
     @property
     def done(self) -> bool:
         return self.num_tokens >= self.end_tokens
+
+    @property
+    def members(self) -> list[Sequence]:
+        """All sequences of its request."""
+        return [self] if self.group is None else self.group.seqs
 
     def block_hashes(self, block_size: int, count: int) -> Items[Hashable]:
         """Keys of its first `count` full blocks; see `schedulers.content`. One block size per sequence."""
@@ -94,6 +114,22 @@ class Sequence(Holder):
             self.chain.extend(self.request, self.outputs, block_size, count)
         return keys[:count]
 
+    def token_keys(self, count: int) -> np.ndarray:
+        """Keys of its first `count` tokens or more; see `schedulers.content`."""
+        if self.chain is None:
+            self.chain = Chain()
+        if len(self.chain.tokens) < count:
+            self.chain.extend_tokens(self.request, self.outputs, count)
+        return self.chain.tokens
+
+    @property
+    def common_tokens(self) -> int:
+        """Its prompt and its answer, as far as they are known."""
+        request = self.request
+        if request.token_ids is not None:
+            return request.prompt_len + len(self.outputs)
+        return request.prompt_len if request.hash_ids is not None else 0
+
 
 class Work(NamedTuple):
     """What a step computes, in whole numbers: all that step times and the step table are made of.
@@ -102,7 +138,6 @@ class Work(NamedTuple):
         decodes: sequences with one new token (the last token of a prompt in pieces is no different).
         idle: finished lanes of a static batch, computed for nothing.
         context: tokens that decodes and idle lanes look back to, the new ones included.
-        longest: the most tokens that any sequence or idle lane looks back to.
         prompts: sequences with several new tokens.
         prompt_tokens: their new tokens.
         prompt_context: tokens stored of them after the step.
@@ -112,7 +147,6 @@ class Work(NamedTuple):
     decodes: int
     idle: int
     context: int
-    longest: int
     prompts: int
     prompt_tokens: int
     prompt_context: int
@@ -126,7 +160,7 @@ class Work(NamedTuple):
         """So many steps later, if every sequence goes on to decode: each has stored one more token in each step."""
         decodes = self.decodes + self.prompts
         context = self.context + self.prompt_context + steps * decodes
-        return Work(decodes, self.idle, context, self.longest + steps, 0, 0, 0, 0)
+        return Work(decodes, self.idle, context, 0, 0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -141,6 +175,7 @@ class Batch:
         blocked: what the queue's head was refused for lack of memory, None when nothing was.
         moves: copies to run before the step's attention.
         delay_ns: how long a simulated step waits for the allocator (`Allocator.take_delay`).
+        saved: slots that sequences would hold besides in this step if they shared none.
     """
 
     seqs: list[Sequence] = field(default_factory=list)
@@ -151,6 +186,7 @@ class Batch:
     blocked: Ask | None = None
     moves: list[Move] = field(default_factory=list)
     delay_ns: int = 0
+    saved: int = 0
     committed: int = 0
 
     _work: Work | None = None
@@ -167,18 +203,17 @@ class Batch:
         return self._work
 
     def _sums(self) -> Work:
-        contexts = [seq.stored for seq in self.seqs]
-        longest, prompts = max(contexts, default=0), 0
-        prompt_tokens = prompt_context = pairs = 0
-        if sum(self.counts) > len(contexts):
-            for stored, count in zip(contexts, self.counts, strict=True):
+        context, lanes = sum([seq.stored for seq in self.seqs]), len(self.seqs)
+        prompts = prompt_tokens = prompt_context = pairs = 0
+        if sum(self.counts) > lanes:
+            for seq, count in zip(self.seqs, self.counts, strict=True):
                 if count > 1:
+                    stored = seq.stored
                     prompts += 1
                     prompt_tokens += count
                     prompt_context += stored
                     pairs += count * (2 * stored - count) // 2
-        context, decodes, idle = sum(contexts) - prompt_context, len(contexts) - prompts, len(self.idle)
-        if idle:
-            held = [seq.stored for seq in self.idle]
-            context, longest = context + sum(held), max(longest, *held)
-        return Work(decodes, idle, context, longest, prompts, prompt_tokens, prompt_context, pairs)  # fmt: skip
+        if self.idle:
+            context += sum([seq.stored for seq in self.idle])
+        return Work(lanes - prompts, len(self.idle), context - prompt_context, prompts, prompt_tokens, prompt_context,
+                    pairs)  # fmt: skip

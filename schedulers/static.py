@@ -36,7 +36,7 @@ class Static(Scheduler):
         batch = Batch()
         if not self.running and self._may_start(now):
             self._form(batch)
-        if any(seq.num_tokens - seq.stored > 1 for seq in self.running):
+        if any(self._left(seq) > 1 for seq in self.running):
             self._prefill(batch)
         else:
             self._decode(batch)
@@ -54,7 +54,7 @@ class Static(Scheduler):
 
     def steady(self, batch: Batch) -> bool:
         """All lanes that live are in the batch, and it did not try to form a new one."""
-        same = len(batch.seqs) == len(self.running) and not (batch.preempted or batch.blocked)
+        same = len(batch.seqs) == len(self.running) and not (batch.preempted or batch.blocked or self.branching)
         return same and len(batch.idle) == len(self.held) * self.compute_finished and decodes_next(batch)
 
     def finish(self, finished: Items[Sequence]) -> None:
@@ -67,19 +67,35 @@ class Static(Scheduler):
         if not self.running:
             self._free_held()
 
+    @property
+    def max_lanes(self) -> int:
+        """All lanes decode in one step."""
+        return min(self.max_num_seqs, self.max_num_batched_tokens)
+
+    def _left(self, seq: Sequence) -> int:
+        """Tokens of a lane that could be computed now."""
+        if seq.group is None:
+            return seq.num_tokens - seq.stored
+        return seq.group.due(seq, self.max_num_batched_tokens)
+
     def _may_start(self, now: int) -> bool:
         """Whether a new batch starts now, or waits for more arrivals."""
         self._wake = None
-        if self.waiting and len(self.waiting) < self.max_num_seqs and self.max_wait_ns:
-            due = self.waiting[0].request.arrival_ns + self.max_wait_ns
-            if now < due:
-                self._wake = due
-        return bool(self.waiting) and self._wake is None
+        return bool(self.waiting) and (len(self.waiting) >= self.max_num_seqs or self._due(now))
+
+    def _due(self, now: int) -> bool:
+        """Whether the oldest waiting request has waited as long as it may; if not, that is when to wake up."""
+        if not self.max_wait_ns:
+            return True
+        due = min(seq.request.arrival_ns for seq in self.waiting) + self.max_wait_ns
+        if now < due:
+            self._wake = due
+        return now >= due
 
     def _form(self, batch: Batch) -> None:
         """Admit the head of the queue while lanes and memory last. The token budget shapes steps, not batches."""
-        scheduled, lanes = len(batch.seqs), min(self.max_num_seqs, self.max_num_batched_tokens)
-        while self.waiting and len(self.running) < lanes:
+        scheduled = len(batch.seqs)
+        while self.waiting and len(self.running) < self.max_lanes:
             if not self.admit_head(batch, self.waiting[0].num_tokens):
                 break
         del batch.seqs[scheduled:], batch.counts[scheduled:]
@@ -87,39 +103,41 @@ class Static(Scheduler):
     def _prefill(self, batch: Batch) -> None:
         """Prompts in admission order within the token budget (whole ones, unless they may be chunked)."""
         budget = self.max_num_batched_tokens
-        for seq in self.running:
-            rest = seq.num_tokens - seq.stored
+        for seq in list(self.running):
+            rest = self._left(seq) if seq.row >= 0 else 0
             count = min(rest, budget)
-            if rest == 1:
+            if rest <= 1:
                 continue
             if not count or (count < rest and not self.chunked_prefill):
                 break
-            batch.seqs.append(seq)
-            batch.counts.append(count)
-            budget -= count
+            if self._has_room(seq, seq.stored + count, batch):
+                batch.seqs.append(seq)
+                batch.counts.append(count)
+                budget -= count
 
     def _decode(self, batch: Batch) -> None:
-        """The next token of every live lane, as many as the token budget allows."""
-        ended = False
+        """The next token of every live lane."""
+        held = len(self.held)
         for seq in list(self.running):
-            if seq.row < 0:  # preempted, and so are all behind it
-                break
-            tokens = seq.stored + 1
-            while seq.row >= 0 and tokens > seq.room and not self.allocator.grow(seq, tokens):
-                if len(self.running) > 1:
-                    self.preempt(self.running[-1], batch)
-                elif self.held:
-                    self._free_held()
-                    ended = True
-                else:
-                    raise AllocatorError(f"{seq.name} has the pool to itself and is refused {tokens} tokens")
-            if seq.row >= 0:
+            if seq.row >= 0 and self._left(seq) and self._has_room(seq, seq.stored + 1, batch):
                 batch.seqs.append(seq)
                 batch.counts.append(1)
-        if ended:  # the lane that stays leads the next batch, which the queue's head may join now
+        if len(self.held) < held:  # the lane that stays leads the next batch, which the queue's head may join now
             self._form(batch)
+
+    def _has_room(self, seq: Sequence, tokens: int, batch: Batch) -> bool:
+        """Get room for `tokens`, from lanes behind if need be; False if the lane itself had to give up its own."""
+        while seq.row >= 0 and tokens > seq.room and not self.allocator.grow(seq, tokens):
+            if self.running[-1].members[0] is not self.running[0].members[0]:
+                self.preempt(self.running[-1], batch)
+            elif self.held:
+                self._free_held()
+            else:
+                raise AllocatorError(f"{seq.name} has the pool to itself and is refused {tokens} tokens")
+        return seq.row >= 0
 
     def _free_held(self) -> None:
         for lane in self.held:
             self.allocator.free(lane)
+            lane.chain = None
         self.held.clear()

@@ -17,7 +17,7 @@ class VllmV1(Scheduler):
     Running sequences come first, in the order of their admission, then the waiting ones. Where blocks are short the
     latest admitted loses all of its memory (recompute) and nobody is admitted in that step. A request whose prompt and
     output exceed `max_model_len` is cut there; one that could never fit is refused with the reason, where vLLM would
-    retry it for ever.
+    retry it for ever. Each answer to a request with n > 1 would be a request of its own there: it serves n = 1.
 
     Args:
         watermark: share of the blocks (vLLM counts a null block with them) that an admission leaves free while others
@@ -29,6 +29,10 @@ class VllmV1(Scheduler):
         version: `0.19` applies the threshold to a lone sequence too. (It also frees blocks to the back of the list:
             `allocator.freed_blocks=back`.)
     """
+
+    ahead = True
+
+    several_answers = False
 
     def __init__(self, *args: Any, chunked_prefill: bool = True, watermark: float = 0.0,
                  long_prefill_token_threshold: int = 0, scheduler_reserve_full_isl: bool = True,

@@ -28,8 +28,8 @@ class MappedRecorder(Recorder):
         self._runs: list[tuple[float, int, int, int, int]] = []
         self._moves: list[tuple[float, str, int, int, int]] = []
 
-    def scheduled(self, batch: Batch, start: int, waiting: int, books: Books) -> None:
-        super().scheduled(batch, start, waiting, books)
+    def scheduled(self, batch: Batch, start: int, waiting: int, books: Books, runs: int | None = None) -> None:
+        super().scheduled(batch, start, waiting, books, runs)
         for holder in self.allocator.holders:
             stored, request = holder.stored, holder.request.id  # type: ignore[attr-defined]
             for first, slots in joined(self.allocator.spans(holder)):

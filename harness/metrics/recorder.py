@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Sequence as Items
 from pathlib import Path
 from typing import NamedTuple
@@ -28,12 +29,17 @@ class Fate(NamedTuple):
     preemptions: int
     recomputed_tokens: int
     cached_tokens: int
+    n: int
 
     @classmethod
     def of(cls, seq: Sequence) -> Fate:
-        return cls(seq.request.id, seq.done, seq.first_scheduled_ns, seq.first_token_ns, seq.last_token_ns,
-                   seq.num_tokens - seq.request.prompt_len, seq.preemptions, seq.recomputed,
-                   seq.cached_tokens)  # fmt: skip
+        """Of a request's only sequence, or of all through their leader."""
+        request, recomputed = seq.request, seq.recomputed
+        if seq.group is not None:
+            recomputed = sum(member.recomputed for member in seq.members)
+        return cls(request.id, seq.done, seq.first_scheduled_ns, seq.first_token_ns, seq.last_token_ns,
+                   request.n * (seq.num_tokens - request.prompt_len), seq.preemptions, recomputed,
+                   seq.cached_tokens, request.n)  # fmt: skip
 
 
 class Recorder:
@@ -58,7 +64,7 @@ class Recorder:
         self.keep = keep
         self._delivered = array("q")  # id and time, one after the other
         self._over = array("q")  # the fields of `Fate`, one after the other
-        self._row: tuple[int, ...] = ()
+        self._rows: deque[tuple[int, ...]] = deque()  # of the steps that were scheduled and are not completed
         self._last_ready = -2  # when the step before ended; -1 is a sequence that has no token yet
 
     def arrived(self, request: Request, now: int, rejection: Rejection | None) -> None:
@@ -69,39 +75,42 @@ class Recorder:
         else:
             self.steps.joined(now)
 
-    def scheduled(self, batch: Batch, start: int, waiting: int, books: Books) -> None:
-        """A step is about to run; the books hold for it."""
+    def scheduled(self, batch: Batch, start: int, waiting: int, books: Books, runs: int | None = None) -> None:
+        """A step was scheduled at `start` (ns) and runs at once, or from `runs` (ns) on; the books hold for it."""
         for seq in batch.admitted:
             if seq.first_scheduled_ns < 0:
                 seq.first_scheduled_ns = start
                 self.sequences[seq.request.id] = seq
         work = batch.work
-        self._row = (
-            start, len(batch.seqs), work.decodes, work.idle, work.prompt_tokens, work.context + work.prompt_context,
-            work.pairs, waiting, len(batch.admitted), len(batch.preempted), batch.blocked is not None, *books,
-        )  # fmt: skip
+        self._rows.append((
+            start if runs is None else runs, len(batch.seqs), work.decodes, work.idle, work.prompt_tokens,
+            work.context + work.prompt_context, work.pairs, waiting, len(batch.admitted), len(batch.preempted),
+            batch.blocked is not None, *books, batch.saved,
+            sum([move.length for move in batch.moves if move.kind == "copy"]) if batch.moves else 0,
+            sum([move.length for move in batch.moves if move.kind != "copy"]) if batch.moves else 0,
+        ))  # fmt: skip
 
     def completed(self, batch: Batch, produced: Items[Sequence], finished: Items[Sequence], ready: int,
                   spent: tuple[int, int, int], further: Jump = NO_JUMP) -> None:  # fmt: skip
-        """The step's tokens were there at `ready` (ns); `spent` = (schedule, execute, complete) in ns.
+        """The tokens of the oldest step under way were there at `ready` (ns); `spent` = (schedule, execute, complete).
 
         After it, the same batch took the `further` steps, in the last of which `finished` finished.
         """
-        previous, steady, last = self._last_ready, 0, ready + sum(further.ns)
-        for seq in produced:
-            if seq.last_token_ns == previous:
-                steady += 1
-            elif seq.first_token_ns < 0:
+        previous, last = self._last_ready, ready + sum(further.ns)
+        others = [seq for seq in produced if seq.last_token_ns != previous]
+        for seq in others:
+            if seq.first_token_ns < 0:
                 seq.first_token_ns = ready
             else:
                 self.gaps.add(ready - seq.last_token_ns)
+        for seq in produced:
             seq.last_token_ns = last
-        if steady:
-            self.gaps.add(ready - previous, steady)
+        if len(others) < len(produced):
+            self.gaps.add(ready - previous, len(produced) - len(others))
         if further.ns:
             self.gaps.add_each(further.ns, len(produced))
         self._last_ready = last
-        self.steps.append((*self._row, len(produced), len(finished), *spent, 0), further)
+        self.steps.append((*self._rows.popleft(), len(produced), len(finished), *spent, 0), further)
         for seq in finished:
             self._over.extend(Fate.of(seq))
             if not self.keep:
@@ -109,14 +118,14 @@ class Recorder:
 
     def idle(self, start: int, end: int, waiting: int, books: Books) -> None:
         """Nothing could run from `start` to `end` (ns)."""
-        self.steps.append((start, 0, 0, 0, 0, 0, 0, waiting, 0, 0, 0, *books, 0, 0, 0, 0, 0, end - start))
+        self.steps.append((start, 0, 0, 0, 0, 0, 0, waiting, 0, 0, 0, *books, 0, 0, 0, 0, 0, 0, 0, 0, end - start))
 
     def deliveries(self) -> np.ndarray:
-        """``[delivered, 2]`` int64: request id and when (ns) it was handed to the scheduler, in that order."""
-        return np.array(self._delivered, dtype=np.int64).reshape(-1, 2)
+        """``[delivered, 2]`` int64, a view: request id and when (ns) it was handed to the scheduler, in that order."""
+        return np.frombuffer(self._delivered, dtype=np.int64).reshape(-1, 2)
 
     def fates(self) -> np.ndarray:
-        """``[scheduled, 9]`` int64: the `Fate` of every request that was ever scheduled, in no order."""
-        over = np.array(self._over, dtype=np.int64).reshape(-1, len(Fate._fields))
+        """``[scheduled, 10]`` int64, maybe a view: the `Fate` of every request that was ever scheduled, in no order."""
+        over = np.frombuffer(self._over, dtype=np.int64).reshape(-1, len(Fate._fields))
         left = [Fate.of(seq) for seq in self.sequences.values() if not seq.done]
         return np.concatenate([over, np.array(left, dtype=np.int64)]) if left else over

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,27 +16,29 @@ from schedulers.request import Request
 COLUMNS = [
     "id", "status", "reason", "arrival_s", "lateness_s", "first_scheduled_s", "first_token_s", "last_token_s",
     "prompt_tokens", "output_tokens", "max_tokens", "queueing_ms", "ttft_ms", "tpot_ms", "e2e_ms",
-    "normalized_latency_s", "preemptions", "recomputed_tokens", "cached_tokens",
+    "normalized_latency_s", "preemptions", "recomputed_tokens", "cached_tokens", "n",
 ]  # fmt: skip
 STATUSES = ("finished", "rejected", "unfinished")
-COUNTS = ("preemptions", "recomputed_tokens", "cached_tokens")
+ROWS = 10_000  # written at once
+COUNTS = ("preemptions", "recomputed_tokens", "cached_tokens", "n")
 
 
 def request_table(recorder: Recorder, requests: Iterable[Request]) -> pd.DataFrame:
     """One row per request, by id; what does not exist (a TPOT of a one-token answer) is empty, never 0.
 
-    `status` is finished, rejected (with the reason) or unfinished. Times count from the scheduled arrival.
+    `status` is finished, rejected (with the reason) or unfinished. Times count from the scheduled arrival. Of a request
+    that wants `n` answers, `output_tokens` are those of all; latencies by token are by token of one answer.
     """
     known = ((r.id, r.arrival_ns, r.prompt_len, -1 if r.max_tokens is None else r.max_tokens) for r in requests)
     facts = np.fromiter(chain.from_iterable(known), dtype=np.int64).reshape(-1, 4)
-    facts = facts[np.argsort(facts[:, 0], kind="stable")]
-    ids, arrival, prompt, cap = facts.T
-    deliveries = recorder.deliveries()
-    delivered = _aligned(ids, deliveries[:, 0], deliveries[:, 1:])[:, 0]
-    fate = dict(zip(Fate._fields, _aligned(ids, recorder.fates()[:, 0], recorder.fates()).T, strict=True))
+    ids, arrival, prompt, cap = facts[np.argsort(facts[:, 0], kind="stable")].T
+    deliveries, fates = recorder.deliveries(), recorder.fates()
+    delivered = _aligned(ids, deliveries[:, 0], deliveries[:, 1])
+    fate = {name: _aligned(ids, fates[:, 0], fates[:, i]) for i, name in enumerate(Fate._fields)}
     came, scheduled = delivered >= 0, fate["id"] >= 0
     done, told = fate["done"] == 1, fate["first_token_ns"] >= 0
     first, last, produced = fate["first_token_ns"], fate["last_token_ns"], fate["produced"]
+    each = produced // np.maximum(fate["n"], 1)
     rejected = np.isin(ids, list(recorder.rejections)) if recorder.rejections else np.zeros(len(ids), dtype=bool)
     reasons = np.full(len(ids), None, dtype=object)
     reasons[rejected] = [recorder.rejections[number] for number in ids[rejected].tolist()]
@@ -52,19 +56,30 @@ def request_table(recorder: Recorder, requests: Iterable[Request]) -> pd.DataFra
         "max_tokens": _whole(cap, cap >= 0),
         "queueing_ms": _where(scheduled, (fate["first_scheduled_ns"] - arrival) / 1e6),
         "ttft_ms": _where(told, (first - arrival) / 1e6),
-        "tpot_ms": _where(done & (produced > 1), (last - first) / 1e6 / np.maximum(produced - 1, 1)),
+        "tpot_ms": _where(done & (each > 1), (last - first) / 1e6 / np.maximum(each - 1, 1)),
         "e2e_ms": _where(done, (last - arrival) / 1e6),
-        "normalized_latency_s": _where(done, (last - arrival) / 1e9 / np.maximum(produced, 1)),
+        "normalized_latency_s": _where(done, (last - arrival) / 1e9 / np.maximum(each, 1)),
         **{name: _whole(fate[name], scheduled) for name in COUNTS},
     }
-    return pd.DataFrame(columns, columns=COLUMNS)
+    return pd.DataFrame(columns, columns=COLUMNS, copy=False)
+
+
+def write_requests(table: pd.DataFrame, path: Path) -> None:
+    """`requests.csv`, some rows at a time: two thirds of the time of `to_csv`, little memory, and the same text."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(table.columns)
+        for start in range(0, len(table), ROWS):
+            part = table.iloc[start : start + ROWS]
+            columns = [part[name].astype(object).where(part[name].notna(), None).tolist() for name in part]
+            writer.writerows(zip(*columns, strict=True))
 
 
 def _aligned(ids: np.ndarray, who: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Rows of `values` in the order of `ids` (ascending), by the id in `who`; -1 where there is none."""
-    rows = np.full((len(ids), values.shape[1]), -1, dtype=np.int64)
-    rows[np.searchsorted(ids, who)] = values
-    return rows
+    """`values` in the order of `ids` (ascending), by the id in `who`; -1 where there is none."""
+    aligned = np.full(len(ids), -1, dtype=np.int64)
+    aligned[np.searchsorted(ids, who)] = values
+    return aligned
 
 
 def _where(there: np.ndarray, values: np.ndarray) -> np.ndarray:

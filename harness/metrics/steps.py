@@ -13,13 +13,14 @@ from harness.jump import NO_JUMP, Jump
 
 INTEGERS = (
     "start", "num_seqs", "decode_seqs", "idle_lanes", "prefill_tokens", "context_tokens", "prefill_attention",
-    "waiting", "admitted", "preempted", "head_blocked", *Books._fields, "produced", "finished",
-    "schedule", "execute", "complete", "idle",
+    "waiting", "admitted", "preempted", "head_blocked", *Books._fields, "saved", "copied", "swapped",
+    "produced", "finished", "schedule", "execute", "complete", "idle",
 )  # fmt: skip
 AT = {name: i for i, name in enumerate(INTEGERS)}
 BOOKS = slice(AT["used"], AT["free"] + 1)
 SPENT = slice(AT["schedule"], AT["idle"] + 1)  # ns; an idle gap is a row with no sequences
-FIRST = ("prefill_tokens", "prefill_attention", "admitted", "preempted", "schedule", "complete")  # 0 later in a jump
+FIRST = ("prefill_tokens", "prefill_attention", "admitted", "preempted", "copied", "swapped", "schedule",
+         "complete")  # fmt: skip  # 0 later in a jump
 WEIGHTED = slice(1, SPENT.start)  # a mean over time of the others means nothing
 HELD = AT["cached"] - AT["used"] + 1  # columns of the books before those of free slots
 HEADER = ",".join(["step", "start_s", *INTEGERS[1 : SPENT.start], *(f"{n}_ms" for n in INTEGERS[SPENT]), "repeat\n"])
@@ -159,14 +160,14 @@ def expand(rows: np.ndarray, jumps: Sequence[Jump], joined: Sequence[tuple[int, 
         ``[steps, len(INTEGERS)]``.
     """
     repeat = np.array([1 + len(jump.ns) for jump in jumps])
-    steps = np.repeat(rows, repeat, axis=0)
+    steps = np.repeat(rows.T, repeat, axis=1).T  # each column in one piece: all below goes by columns
     if len(steps) == len(rows):
         return steps
     first = np.cumsum(repeat) - repeat
     after = np.arange(len(steps)) - np.repeat(first, repeat)  # steps since the first of its jump
-    later = after > 0
-    steps[later, AT["execute"]] = np.fromiter(chain.from_iterable(jump.ns for jump in jumps), np.int64)
-    _books(steps, first, repeat, after, jumps)
+    later = np.flatnonzero(after)
+    steps[later, AT["execute"]] = np.fromiter(chain.from_iterable([jump.ns for jump in jumps]), np.int64)
+    _books(steps, first, repeat, after, later, jumps)
     steps[:, AT["context_tokens"]] += after * steps[:, AT["num_seqs"]]
     steps[later, AT["decode_seqs"]] = steps[later, AT["num_seqs"]]
     for name in FIRST:
@@ -175,8 +176,7 @@ def expand(rows: np.ndarray, jumps: Sequence[Jump], joined: Sequence[tuple[int, 
     begun = np.cumsum(spent) - spent
     steps[:, AT["start"]] += begun - np.repeat(begun[first], repeat)
     last = first + repeat - 1
-    steps[later, AT["finished"]] = 0
-    steps[first, AT["finished"]] = 0
+    steps[:, AT["finished"]] = 0
     steps[last, AT["finished"]] = rows[:, AT["finished"]]
     for row, when in joined:
         mine = slice(first[row] + 1, last[row] + 1)
@@ -184,26 +184,29 @@ def expand(rows: np.ndarray, jumps: Sequence[Jump], joined: Sequence[tuple[int, 
     return steps
 
 
-def _books(steps: np.ndarray, first: np.ndarray, repeat: np.ndarray, after: np.ndarray, jumps: Sequence[Jump]) -> None:
+def _books(steps: np.ndarray, first: np.ndarray, repeat: np.ndarray, after: np.ndarray, later: np.ndarray,
+           jumps: Sequence[Jump]) -> None:  # fmt: skip
     """Write the books of every step, each from its jump's first step: one slot a lane and step goes from `reserved` to
     `used`, slots granted for a later step shift the columns from it on, and what is left follows from the rest.
     """
     books = steps[:, BOOKS]  # a view
     capacity, lanes = books.sum(axis=1), after * steps[:, AT["num_seqs"]]
-    shifted = np.repeat(first, [len(jump.shifts) for jump in jumps])
-    shifts = np.fromiter(chain.from_iterable(chain.from_iterable(jump.shifts for jump in jumps)), np.int64)
+    number = np.array([len(jump.shifts) for jump in jumps])
+    shifts = np.fromiter(chain.from_iterable(chain.from_iterable([jump.shifts for jump in jumps])), np.int64)
     shifts = shifts.reshape(-1, 1 + HELD)
-    at = shifted + 1 + shifts[:, 0]
-    within = at < np.repeat(first + repeat, [len(jump.shifts) for jump in jumps])  # not for the step that was refused
-    moved = np.zeros((len(steps), HELD), dtype=np.int64)
-    np.add.at(moved, at[within], shifts[within, 1:])
-    moved = np.cumsum(moved, axis=0)
-    books[:, :HELD] += moved - np.repeat(moved[first], repeat, axis=0)
+    at = np.repeat(first + 1, number) + shifts[:, 0]
+    within = at < np.repeat(first + repeat, number)  # not for the step that was refused
+    at, shifts = at[within], shifts[within, 1:]
+    for column in np.flatnonzero(shifts.any(axis=0)).tolist():
+        moved = np.zeros(len(steps), dtype=np.int64)
+        np.add.at(moved, at, shifts[:, column])
+        moved = np.cumsum(moved)
+        books[:, column] += moved - np.repeat(moved[first], repeat)
     books[:, 0] += lanes
     books[:, 2] -= lanes
     cached, unheld = books[:, HELD - 1], capacity - books[:, : HELD - 1].sum(axis=1)
-    asked = np.repeat([jump.asked for jump in jumps], repeat)
-    cases = (asked >= 0) & (unheld >= asked), (asked >= 0) & (unheld < asked), asked < 0
-    later = after > 0
+    asked = np.repeat(np.array([jump.asked for jump in jumps]), repeat)
+    fits = unheld >= asked
+    cases = (asked >= 0) & fits, (asked >= 0) & ~fits, asked < 0
     for column, case in enumerate(cases, HELD):
-        books[later, column] = np.where(case, unheld - cached, 0)[later]
+        books[later, column] = ((unheld - cached) * case)[later]

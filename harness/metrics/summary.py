@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from allocators.base import Books
 from harness.metrics.recorder import Recorder
 from harness.metrics.steps import Totals
 
+HELD = ("used", "finished_held", "reserved", "over_reserved", "rounding")
 PERCENTILES = (50, 90, 95, 99)
 
 
@@ -23,7 +25,9 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
     """
     recorder.steps.flush()
     whole, saturated = recorder.steps.whole, recorder.steps.saturated
-    served = table[table["status"] == "finished"]
+    finished = table["status"] == "finished"
+    served = int(finished.sum())
+    prompts = int(table["prompt_tokens"][finished].sum())
     produced = int(table["output_tokens"].sum())
     duration = table["last_token_s"].max()
     duration = float(duration) if pd.notna(duration) else None
@@ -33,20 +37,22 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
     busy_ns = whole.ns - whole.sum("idle")
     row: dict[str, Any] = {
         "injected": int(table["lateness_s"].notna().sum()),
-        "finished": len(served),
+        "finished": served,
         "rejected": int((table["status"] == "rejected").sum()),
         "unfinished": int((table["status"] == "unfinished").sum()),
         "duration_s": duration,
-        "request_throughput": _ratio(len(served), duration),
+        "request_throughput": _ratio(served, duration),
         "output_throughput": _ratio(produced, duration),
-        "total_token_throughput": _ratio(produced + int(served["prompt_tokens"].sum()), duration),
+        "total_token_throughput": _ratio(produced + prompts, duration),
         "saturated_output_throughput": _ratio(saturated.sum("produced"), saturated.ns / 1e9),
         "lateness_max_s": _number(table["lateness_s"].max()),
     }
     for name in ("ttft", "tpot", "e2e", "queueing"):
         row |= {f"{name}_{key}_ms": value for key, value in _spread(table[f"{name}_ms"]).items()}
     row |= {f"itl_{key}_ms": value for key, value in recorder.gaps.summary(PERCENTILES).items()}
-    row["normalized_latency_mean_s"] = _number(served["normalized_latency_s"].mean())
+    row["itl_max_ms"] = max(recorder.gaps.counts) / 1e6 if recorder.gaps.counts else None
+    row["waiting_age_max_s"], row["waiting_age_mean_s"] = waiting_age(table)
+    row["normalized_latency_mean_s"] = _number(table["normalized_latency_s"][finished].mean())
     steps = whole.steps
     row |= {
         "steps": steps,
@@ -60,24 +66,47 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
         "preemptions": int(table["preemptions"].sum()),
         "recomputed_tokens": recomputed,
         "recomputed_pct": _percent(recomputed, computed),
-        "cached_pct": _percent(int(table["cached_tokens"].sum()), int(served["prompt_tokens"].sum())),
+        "cached_pct": _percent(int(table["cached_tokens"].sum()), prompts),
         "saturated_s": saturated.ns / 1e9 if saturated.ns else None,
     }
     for prefix, totals in (("", whole), ("saturated_", saturated)):
         for column in Books._fields:
             mean = totals.mean(column)
             row[f"{prefix}kv_{column}_pct"] = None if mean is None else 100 * mean / capacity
+        saved = totals.mean("saved")
+        held = saved and saved + sum(totals.mean(column) or 0.0 for column in HELD)
+        row[f"{prefix}kv_saved_pct"] = 100 * saved / held if saved and held else saved
+    row["copied_slots"], row["swapped_slots"] = whole.sum("copied"), whole.sum("swapped")
     used = row["saturated_kv_used_pct"]
     row["saturated_waste_pct"] = None if used is None else 100 - used
     return row
 
 
+def waiting_age(table: pd.DataFrame) -> tuple[float | None, float | None]:
+    """How long the oldest of those that wait to be scheduled for the first time has waited: (most, mean over time), s.
+
+    A request is the oldest from when all that came before it are scheduled (or it comes) until it is itself; with
+    nobody waiting the age is 0. Whoever is never scheduled waits to the end, which is the last token's time. Waits
+    after a preemption are not among these: they are gaps between two tokens (`itl_max_ms`).
+    """
+    end = table["last_token_s"].max()
+    there = table[table["arrival_s"].notna() & (table["status"] != "rejected")]
+    if pd.isna(end) or not end or there.empty:
+        return None, None
+    there = there.sort_values(["arrival_s", "id"])
+    arrival = there["arrival_s"].to_numpy(np.float64)
+    until = np.maximum(there["first_scheduled_s"].fillna(end).to_numpy(np.float64), arrival)
+    since = np.maximum(np.concatenate([[0.0], np.maximum.accumulate(until)[:-1]]), arrival)
+    oldest = until > since
+    area = ((until - arrival) ** 2 - (since - arrival) ** 2)[oldest].sum() / 2
+    return float((until - arrival).max()), float(area / end)
+
+
 def goodput(table: pd.DataFrame, slo_ms: dict[str, float], duration_s: float | None) -> float | None:
     """Requests per second within every limit of `slo_ms` (ttft, tpot, e2e); one-token answers have no TPOT to miss."""
-    served = table[table["status"] == "finished"]
-    met = pd.Series(True, index=served.index)
+    met = table["status"] == "finished"
     for name, limit in slo_ms.items():
-        met &= served[f"{name}_ms"].fillna(0) <= limit
+        met &= table[f"{name}_ms"].fillna(0) <= limit
     return _ratio(int(met.sum()), duration_s)
 
 

@@ -18,7 +18,8 @@ KV = [f"kv_{column}_pct" for column in Books._fields]
 FIRST = [
     "system", "allocator", "reservation", "scheduler", "status", "finished", "rejected", "duration_s",
     "request_throughput", "output_throughput", "total_token_throughput", *LATENCIES, "normalized_latency_mean_s",
-    "mean_batch_size", "useful_lane_pct", "busy_fraction", "preemptions", "recomputed_pct",
+    "mean_batch_size", "useful_lane_pct", "busy_fraction", "preemptions", "recomputed_pct", "waiting_age_max_s",
+    "waiting_age_mean_s",
     *KV, *(f"saturated_{column}" for column in KV),
 ]  # fmt: skip
 AFTER_SWEPT = ["output_throughput_x", "e2e_mean_x", "repeat", "error"]

@@ -16,6 +16,7 @@ PANELS = (
     ("e2e_ms", "End to end", "s from arrival to last token"),
 )
 CURVES = 9  # more lines than this can't be told apart
+POINTS = 20_000  # of a curve; no screen shows more
 
 
 def draw(sweep: Sweep) -> Figure | None:
@@ -30,7 +31,7 @@ def draw(sweep: Sweep) -> Figure | None:
     style = looks(done["label"]) if sweep.swept and not many else {
         row["label"]: by_system[row["system"]] for row in records(done)}  # fmt: skip
     for i, row in enumerate(records(done)):
-        requests = sweep.requests(row["dirs"])
+        requests = sweep.requests(row["dirs"], [name for name, _, _ in PANELS])
         for ax, (name, _, _) in zip(axes, PANELS, strict=True):
             values = np.sort(requests[name].dropna().to_numpy()) / (1 if name == "tpot_ms" else 1e3)
             if len(values):
@@ -62,7 +63,11 @@ def draw(sweep: Sweep) -> Figure | None:
 def _curve(ax: Axes, values: np.ndarray, i: int, count: int, label: str, look: Look) -> None:
     # Later curves are thinner, so that one which coincides with an earlier one does not hide it.
     share = 100 * np.arange(len(values) + 1) / len(values)
-    ax.step(np.concatenate([values[:1], values]), share, where="post", color=look.color, linestyle=look.dash,
+    values = np.concatenate([values[:1], values])
+    if len(values) > POINTS:
+        shown = np.linspace(0, len(values) - 1, POINTS).astype(int)
+        values, share = values[shown], share[shown]
+    ax.step(values, share, where="post", color=look.color, linestyle=look.dash,
             linewidth=3.2 - 1.8 * i / max(count - 1, 1), label=label)  # fmt: skip
 
 

@@ -10,8 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from allocators.base import Books
 from harness.metrics.steps import INTEGERS, SPENT
 from harness.report.comparison import aggregate, comparison, find_baseline, names, read_jobs, swept_columns
+
+NARROW: Any = dict.fromkeys(INTEGERS[1 : SPENT.start], np.int32)  # a simulation may have millions of rows
+SPENT_MS = [f"{name}_ms" for name in INTEGERS[SPENT]]
+ROWS = 200_000  # read at once
 
 
 @dataclass
@@ -64,14 +69,17 @@ class Sweep:
     def steps(self, job: str) -> pd.DataFrame:
         """The step table of a job."""
         if job not in self._steps:
-            narrow: Any = dict.fromkeys(INTEGERS[1 : SPENT.start], np.int32)  # a simulation may have millions of rows
-            self._steps[job] = pd.read_csv(self.folder / job / "steps.csv", dtype=narrow)
+            self._steps[job] = pd.read_csv(self.folder / job / "steps.csv", dtype=NARROW)
         return self._steps[job]
 
-    def requests(self, jobs: list[str]) -> pd.DataFrame:
-        """The finished requests of some jobs, pooled."""
-        table = pd.concat([pd.read_csv(self.folder / job / "requests.csv") for job in jobs], ignore_index=True)
-        return table[table["status"] == "finished"]
+    def requests(self, jobs: list[str], columns: list[str]) -> pd.DataFrame:
+        """Some columns of the finished requests of some jobs, pooled."""
+        tables = []
+        for job in jobs:
+            path, kinds = self.folder / job / "requests.csv", {"status": "category"}
+            table = pd.read_csv(path, usecols=["status", *columns], dtype=kinds)
+            tables.append(table.loc[table["status"] == "finished", columns])
+        return pd.concat(tables, ignore_index=True)
 
     @cached_property
     def what_ran(self) -> str:
@@ -90,24 +98,26 @@ class Sweep:
 
     def capacity(self, job: str) -> int:
         """Slots of a job's pool: what the books of any step sum to."""
-        from allocators.base import Books
-
-        return int(self.steps(job)[list(Books._fields)].iloc[0].sum())
+        first = pd.read_csv(self.folder / job / "steps.csv", nrows=1)
+        return int(first[list(Books._fields)].iloc[0].sum())
 
     def over_time(self, job: str, columns: list[str], bins: int = 300) -> tuple[np.ndarray, np.ndarray]:
         """Columns of the step table over time: (edges in s ``[n + 1]``, time-weighted means ``[n, len(columns)]``).
 
         Steps stay as they are while there are no more than `bins` of them.
         """
-        steps = self.steps(job)
-        spent = steps[["schedule_ms", "execute_ms", "complete_ms", "idle_ms"]].sum(axis=1).to_numpy() / 1e3
-        if "repeat" in steps:  # a row may stand for a jump of many steps
-            spent = spent * steps["repeat"].to_numpy()
-        values = steps[columns].to_numpy(np.float64)
+        wanted, times, parts = {*SPENT_MS, "repeat", *columns}, [], []
+        path = self.folder / job / "steps.csv"
+        for rows in pd.read_csv(path, usecols=wanted.__contains__, dtype=NARROW, chunksize=ROWS):
+            times.append(rows[SPENT_MS].sum(axis=1).to_numpy() / 1e3)
+            if "repeat" in rows:  # a row may stand for a jump of many steps
+                times[-1] *= rows["repeat"].to_numpy()
+            parts.append(rows[columns].to_numpy())
+        spent, values = np.concatenate(times), np.concatenate(parts)
         edges = np.concatenate([[0.0], np.cumsum(spent)])
-        if len(steps) <= bins:
-            return edges, values
-        areas = np.vstack([np.zeros(len(columns)), np.cumsum(values * spent[:, None], axis=0)])
+        if len(spent) <= bins:
+            return edges, values.astype(np.float64)
         coarse = np.linspace(0, edges[-1], bins + 1)
-        at = np.column_stack([np.interp(coarse, edges, area) for area in areas.T])
+        areas = (np.concatenate([[0.0], np.cumsum(column * spent)]) for column in values.T)
+        at = np.column_stack([np.interp(coarse, edges, area) for area in areas])
         return coarse, np.diff(at, axis=0) / np.diff(coarse)[:, None]

@@ -43,6 +43,7 @@ JOB: list[tuple[str, str, list[tuple[str, str]]]] = [
     ("throughput", "tokens/s", [("output", "output_throughput"), ("prompts and output", "total_token_throughput")]),
     *((name.upper() if len(name) < 5 else name, "ms", [(key, f"{name}_{key}_ms") for key in SPREAD])
       for name in ("ttft", "tpot", "itl", "e2e", "queueing")),
+    ("oldest waiting", "s", [("mean", "waiting_age_mean_s"), ("most", "waiting_age_max_s")]),
     ("normalized latency", "s per token", [("mean", "normalized_latency_mean_s")]),
     ("batch", "sequences", [("mean", "mean_batch_size"), ("while saturated", "saturated_mean_batch_size")]),
     ("lanes", "%", [("useful", "useful_lane_pct")]),

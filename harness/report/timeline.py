@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -26,9 +25,11 @@ def draw(sweep: Sweep) -> Figure | None:
     many = len(done) > 10
     fig = new_figure(12, (0.5 if many else 0.86) * len(done) + 2.2)
     axes = fig.subplots(len(done), 2, sharex=True, sharey="col", squeeze=False, width_ratios=(1, 1))
+    idle = False
     for (left, right), row in zip(axes, records(done), strict=True):
         job = row["dirs"][0]
         edges, values = sweep.over_time(job, ["num_seqs", "idle_lanes", "used", *HELD])
+        idle = idle or bool(values[:, 1].any())
         _batch(left, edges, values[:, 0], values[:, 1], style[row["system"]].color)
         _pool(right, edges, values[:, 2], values[:, 3:].sum(axis=1), sweep.capacity(job))
         left.set_ylabel(wrap(row["label"], 44 if many else 26), rotation=0, ha="right", va="center", labelpad=26)
@@ -48,17 +49,13 @@ def draw(sweep: Sweep) -> Figure | None:
     handles = [Patch(color=COLUMNS["used"][0], label="holds tokens in use"),
                Patch(color=HELD_COLOR, label="taken, but holds no token in use"),
                Patch(facecolor="white", edgecolor="#888888", label="free")]  # fmt: skip
-    if any((sweep.steps(dirs[0])["idle_lanes"] > 0).any() for dirs in done["dirs"]):
+    if idle:
         handles.append(Patch(color="#dddddd", label="lanes computed for finished requests"))
     caption = "The first repeat of each system. " if done["repeats"].max() > 1 else ""
-    caption += "A point is the mean over 1/300 of the run." if _coarse(sweep, done) else "A point is one step."
+    caption += "A point is the mean over 1/300 of the run." if done["steps"].max() > 300 else "A point is one step."
     if len(sweep.done) > MOST:
         caption += f" The first {MOST} of {len(sweep.done)} systems."
     return frame(fig, "How many requests run at once, and is the KV cache full?", sweep.what_ran, caption, handles)
-
-
-def _coarse(sweep: Sweep, done: pd.DataFrame) -> bool:
-    return any(len(sweep.steps(dirs[0])) > 300 for dirs in done["dirs"])
 
 
 def _batch(ax: Axes, edges: np.ndarray, live: np.ndarray, idle: np.ndarray, color: str) -> None:

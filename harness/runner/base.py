@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from schedulers.group import Branch
 from schedulers.request import Batch
 
 
@@ -13,12 +14,16 @@ class StepResult:
     """What a step gave.
 
     Attributes:
-        tokens: the sampled token of each sequence of the batch for which one was due, in order; None = simulated.
+        tokens: the sampled token of each sequence of the batch for which one was due, in order, less those of groups;
+            None = simulated.
+        branches: by request id, how the answers of each group go on that had a token due; a simulated group that is
+            left out goes on with every answer.
         ns: how long a simulated step takes; a real one is measured by the clock.
     """
 
     tokens: list[int] | None
     ns: int = 0
+    branches: dict[int, list[Branch]] | None = None
 
 
 class Runner(Protocol):

@@ -63,8 +63,9 @@ class Device:
         except RuntimeError as error:
             raise HarnessError(f"a KV pool of {allocator.capacity} slots does not fit the device: {error}") from error
         return TorchModelRunner(
-            self.model, kv, allocator, self.backend, lambda r: prompt_tokens(r, shape.vocab_size, self.seed), self.step
-        )
+            self.model, kv, allocator, self.backend, lambda r: prompt_tokens(r, shape.vocab_size, self.seed), self.step,
+            self.seed,
+        )  # fmt: skip
 
     def _taken_at_peak(self, cfg: DictConfig) -> int:
         """Bytes in use at the peak of the largest step: a prompt of `max_num_batched_tokens` in a tiny pool."""

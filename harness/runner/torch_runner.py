@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from allocators.base import Allocator, Move
+from allocators.base import Allocator
 from harness.runner.attention import StepContext
 from harness.runner.base import StepResult
 from harness.runner.flat import Step, as_it_is
 from harness.runner.graphs import Capture, DecodeGraphs, padded_sizes
+from harness.runner.moves import Moves
 from harness.runner.packing import Packed, pack
+from harness.runner.sampling import branches_of
 from kernels.addresses import Addresses
 from kernels.dispatch import Backend
+from schedulers.group import Branch
 from schedulers.request import Batch, Request
 
 
@@ -28,23 +31,27 @@ class TorchModelRunner:
         allocator: whose tables say where the sequences lie.
         backend: the kernels.
         prompt_of: the token ids (int64 array) of a request's prompt.
+        seed: of the samples of requests that want several.
         step: computes what `model` does, in fewer calls; by default the model itself is called.
     """
 
     def __init__(self, model: Any, kv: torch.Tensor, allocator: Allocator, backend: Backend,
-                 prompt_of: Callable[[Request], np.ndarray], step: Step | None = None) -> None:  # fmt: skip
+                 prompt_of: Callable[[Request], np.ndarray], step: Step | None = None,
+                 seed: int = 0) -> None:  # fmt: skip
         self.model = model
         self.step = step or as_it_is(model)
         self.kv = kv
         self.allocator = allocator
         self.backend = backend
         self.prompt_of = prompt_of
+        self.seed = seed
         self.device = kv.device
         self.scratch = kv.shape[2] - 1
         self.keep_logits = False
         self.logits: torch.Tensor | None = None
         self.graphs: DecodeGraphs | None = None
         self._tables = _Tables(allocator, self.device)
+        self._moves = Moves(kv, allocator.host_capacity, backend)
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> StepResult:
@@ -53,7 +60,7 @@ class TorchModelRunner:
             if seq.prompt is None:
                 seq.prompt = self.prompt_of(seq.request)
         if batch.moves:
-            self._move(batch.moves)
+            self._moves.run(batch.moves)
         packed = pack(batch, self.allocator.tables, self.allocator.block_size, self.scratch)
         if self.graphs and self.graphs.takes(packed):
             self._tables.current()
@@ -66,8 +73,23 @@ class TorchModelRunner:
             return StepResult(tokens=[])
         if self.keep_logits:
             self.logits = logits[np.argsort(packed.order, kind="stable")]
-        sampled = _largest(logits)
-        return StepResult(tokens=[token for _, token in sorted(zip(packed.order, sampled, strict=True))])
+        sampled = sorted(zip(packed.order, _largest(logits), strict=True))
+        if not any(batch.seqs[i].group for i, _ in sampled):
+            return StepResult(tokens=[token for _, token in sampled])
+        tokens = [token for i, token in sampled if batch.seqs[i].group is None]
+        return StepResult(tokens, branches=self._branches(batch, packed.order, logits))
+
+    def _branches(self, batch: Batch, order: list[int], logits: torch.Tensor) -> dict[int, list[Branch]]:
+        """How each group goes on that has a token due; row i of `logits` is of sequence `order[i]` of the batch."""
+        rows = {id(batch.seqs[at]): row for row, at in enumerate(order)}
+        due = [batch.seqs[at].group for at in order if batch.seqs[at] is batch.seqs[at].members[0]]
+        return {
+            group.request.id: branches_of(
+                group, logits[[rows[id(seq)] for seq in group.seqs if id(seq) in rows]], self.seed
+            )
+            for group in due
+            if group is not None
+        }
 
     def forward(self, packed: Packed) -> torch.Tensor:
         """``[n, vocabulary]``: logits of the packed positions that are due."""
@@ -107,15 +129,6 @@ class TorchModelRunner:
     def _on_device(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(array)
         return tensor if self.device.type == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
-
-    def _move(self, moves: list[Move]) -> None:
-        """Copies in order; runs of disjoint ones could be joined, but a copy is rare next to a step."""
-        for move in moves:
-            if move.kind != "copy":
-                raise NotImplementedError(f"a move of kind {move.kind!r} needs a host pool")
-            sources = torch.arange(move.source, move.source + move.length, device=self.device)
-            targets = torch.arange(move.target, move.target + move.length, device=self.device)
-            self.backend.move_slots(self.kv, sources, targets)
 
 
 def _largest(logits: torch.Tensor) -> list[int]:

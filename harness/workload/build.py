@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -58,14 +59,17 @@ def build_workload(config: Mapping[str, Any], max_model_len: int, seed: int) -> 
     stream(seed, "arrivals")  # a bad seed is told before a file is read
     if max_model_len < 2:
         raise WorkloadError(f"max_model_len={max_model_len}: a request needs a prompt token and an output token")
+    room = max_model_len - settings.shared_prefix
+    if room < 2:
+        raise WorkloadError(f"workload.shared_prefix={settings.shared_prefix} leaves no room in {max_model_len} tokens")
     notes: dict[str, Any] = {"name": settings.name, "path": settings.path}
     if settings.path is None:
         arrival = process_arrivals(settings, seed, settings.num_requests, notes)[: settings.limit]
-        drawn = draw_rows(settings, len(arrival), max_model_len, seed)
+        drawn = draw_rows(settings, len(arrival), room, seed)
         rows = drawn.fitted.rows
         notes |= {"rows_read": drawn.drawn, "dropped_invalid": {}, **_counts(drawn.fitted), "sorted": 0, "notices": []}
     else:
-        rows = _replayed(settings, max_model_len, seed, notes)
+        rows = _replayed(settings, room, seed, notes)
         arrival = trace_arrivals(rows.arrival_ns, len(rows), settings, seed, notes)
         rows = rows.take(np.arange(len(arrival)))
     arrival = stretch(arrival, settings.time_scale, f"workload.time_scale={settings.time_scale}")
@@ -77,7 +81,11 @@ def build_workload(config: Mapping[str, Any], max_model_len: int, seed: int) -> 
     notes |= {"requests": len(rows), "offered_rate": offered_rate(arrival), "span_s": float(arrival[-1]) / _SECOND}
     notes["declared"] = settings.max_tokens
     notes["notices"] += _unused(settings, notes["arrival"])
+    if settings.shared_prefix:
+        _put_before(rows, settings.shared_prefix)
     requests = make_requests(rows, arrival, _declared(settings.max_tokens, rows, max_model_len))
+    for request in requests if settings.n > 1 else ():
+        request.n, request.use_beam_search = settings.n, settings.use_beam_search
     concurrency = settings.concurrency if settings.arrival == "closed_loop" else None
     return Workload(requests, concurrency, notes, _banner(notes))
 
@@ -103,6 +111,19 @@ def _replayed(settings: Settings, max_model_len: int, seed: int, notes: dict[str
     if settings.duration_s is None and settings.num_requests is not None:
         return fitted.rows.take(np.arange(min(settings.num_requests, len(fitted.rows))))
     return fitted.rows
+
+
+def _put_before(rows: Rows, prefix: int) -> None:
+    """Begin every prompt with the same piece of `prefix` tokens; what follows is in no other prompt."""
+    if rows.hash_ids is not None or rows.token_ids is not None:
+        raise WorkloadError("workload.shared_prefix: the rows of this trace say what they contain already")
+    rows.prompt_len = rows.prompt_len + prefix
+    pieces, unused = (-(-rows.prompt_len // prefix)).tolist(), 1
+    rows.hash_ids = []
+    for count in pieces:
+        rows.hash_ids.append(array("Q", [0, *range(unused, unused + count - 1)]))
+        unused += count - 1
+    rows.hash_block = np.full(len(rows), prefix, dtype=np.int64)
 
 
 def _declared(spec: str, rows: Rows, max_model_len: int) -> Integers:

@@ -37,6 +37,9 @@ class Settings:
         max_tokens: what the client declares: `auto` (the trace's own cap, else `true`), `true` (the true output
             length), `times:K`, `fixed:N`, `model_max`; never over max_model_len - prompt.
         sample: which of several recorded outputs of a row (castillo); None = drawn per row from the seed.
+        n: answers to each request: samples of its prompt, or with `use_beam_search` the beams of a search.
+        use_beam_search: see `n`.
+        shared_prefix: tokens put before every prompt, the same for all.
     """
 
     name: str = "workload"
@@ -55,6 +58,9 @@ class Settings:
     invalid: str = "error"
     max_tokens: str = "auto"
     sample: int | None = None
+    n: int = 1
+    use_beam_search: bool = False
+    shared_prefix: int = 0
 
 
 def parse_settings(config: Mapping[str, Any]) -> Settings:
@@ -77,9 +83,10 @@ def parse_settings(config: Mapping[str, Any]) -> Settings:
             raise WorkloadError(f"workload.{name}={value}: choose one of {', '.join(choices)}{hint}")
     for name in ("rate", "cv", "time_scale", "duration_s"):
         given[name] = _positive(name, given.get(name, known[name]))
-    for name in ("num_requests", "limit", "concurrency"):
+    for name in ("num_requests", "limit", "concurrency", "n"):
         given[name] = _count(name, given.get(name), 1)
-    given["sample"] = _count("sample", given.get("sample"), 0)
+    for name in ("sample", "shared_prefix"):
+        given[name] = _count(name, given.get(name), 0)
     given["max_tokens"] = _max_tokens(given.get("max_tokens", "auto"))
     for name in ("prompt", "output"):
         if not isinstance(given.setdefault(name, {}), Mapping):
@@ -90,6 +97,10 @@ def parse_settings(config: Mapping[str, Any]) -> Settings:
 
 
 def _check_together(settings: Settings) -> None:
+    if not isinstance(settings.use_beam_search, bool):
+        raise WorkloadError(f"workload.use_beam_search={settings.use_beam_search}: choose true or false")
+    if settings.use_beam_search and settings.n == 1:
+        raise WorkloadError("workload.use_beam_search=true with workload.n=1: a search keeps n >= 2 beams")
     if settings.arrival in ("poisson", "gamma") and settings.rate is None:
         raise WorkloadError(f"workload.rate is not set; workload.arrival={settings.arrival} needs requests per second")
     if settings.arrival == "closed_loop" and settings.concurrency is None:

@@ -58,14 +58,15 @@ def test_only_the_chunk_is_taken_though_the_whole_prompt_must_fit() -> None:
     assert allocator.admit([Holder("second")], Ask(4, gate=61)) is None
 
 
-def test_a_fork_queues_copies_of_what_is_stored_run_by_run() -> None:
-    allocator = Checked(Paged(32, 16, block_size=4))
+def test_a_fork_onto_a_sequence_copies_what_differs_run_by_run() -> None:
+    allocator = Checked(Contiguous(64, 16, fit="first_fit"))
     parent, child = Holder("parent"), Holder("child")
-    allocator.admit([parent], Ask(6))
-    allocator.commit([parent], [6])
-    assert allocator.fork(parent, child)
-    assert allocator.take_moves() == [Move("copy", 0, 8, 4), Move("copy", 4, 12, 2)]
+    allocator.admit([parent, child], Ask(16, count=2))
+    allocator.commit([parent, child], [12, 9])
+    assert allocator.fork(parent, child, common=5)
+    assert allocator.take_moves() == [Move("copy", 5, 21, 7)]
     assert allocator.take_moves() == []
+    assert child.stored == 12
 
 
 def test_a_fork_of_an_extent_is_one_copy() -> None:

@@ -89,13 +89,21 @@ class ShortRoom(Blocks):
         return hit
 
 
-class MovingFork(Blocks):
-    """A child that is given its parent's blocks, and no word of it in the books."""
+class CountingFork(Blocks):
+    """What a child shares with its parent is counted twice."""
 
-    def fork(self, parent: Holder, child: Holder) -> bool:
-        done = super().fork(parent, child)
-        self._blocks[child.row] = list(self._blocks[parent.row])
-        self.tables[child.row] = self.tables[parent.row]
+    def fork(self, parent: Holder, child: Holder, common: int = 0) -> bool:
+        done = super().fork(parent, child, common)
+        self._used += child.stored
+        return done
+
+
+class NoCopyOnWrite(Blocks):
+    """A child writes into the last block that it shares with its parent."""
+
+    def fork(self, parent: Holder, child: Holder, common: int = 0) -> bool:
+        done = super().fork(parent, child, common)
+        child.room += -child.room % self.block_size
         return done
 
 
@@ -151,7 +159,8 @@ def test_a_sound_allocator_passes(make: Callable[[], Allocator]) -> None:
         (LeakingAdmit, "a refused admit changed something"),
         (LeakingGrow, "a refused grow changed something"),
         (ShortRoom, "admitted with room for 4 of 5 tokens"),
-        (MovingFork, "two owners"),
+        (CountingFork, "slots are used; counted one by one"),
+        (NoCopyOnWrite, "has room 8 in 6 slots"),
         (KeepingFree, "free left slots with first"),
         (HalfCommit, "commit left first with 2 stored tokens"),
         (OutsideThePool, "outside the pool"),

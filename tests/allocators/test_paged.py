@@ -25,6 +25,11 @@ class TestBlocksOf16(AllocatorConformance):
         return Paged(capacity, max_model_len, block_size=16)
 
 
+class TestWithAHostPool(AllocatorConformance):
+    def make(self, capacity: int, max_model_len: int) -> Allocator:
+        return Paged(capacity, max_model_len, block_size=4, host_slots=capacity // 2)
+
+
 class TestBlocksOf256(AllocatorConformance):
     capacity = 3000
     max_model_len = 600

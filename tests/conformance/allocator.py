@@ -32,6 +32,7 @@ class Device:
     def __init__(self, allocator: Checked | Allocator) -> None:
         self.allocator = allocator
         self.slots = np.full(allocator.capacity, -1)
+        self.host = np.full(allocator.host_capacity, -1)
         self.tables = allocator.tables.copy()
 
     def start_step(self) -> None:
@@ -42,8 +43,10 @@ class Device:
         for row in self.allocator.take_dirty():
             self.tables[row] = tables[row]
         for move in self.allocator.take_moves():
-            assert move.kind == "copy", "nothing was swapped here"
-            self.slots[move.target :][: move.length] = self.slots[move.source :][: move.length].copy()
+            source = self.host if move.kind == "in" else self.slots
+            target = self.host if move.kind == "out" else self.slots
+            assert max(move.source + move.length - len(source), move.target + move.length - len(target)) <= 0
+            target[move.target :][: move.length] = source[move.source :][: move.length].copy()
 
     def write(self, holder: Holder, first: int, values: list[int]) -> None:
         self.slots[self._addresses(holder, first, first + len(values))] = values
@@ -74,6 +77,7 @@ def allocator_machine(make: Make, capacity: int, max_model_len: int) -> type[Rul
             self.device = Device(self.allocator)
             self.stored: dict[Holder, list[int]] = {}  # live sequences and their tokens
             self.finished: dict[Holder, list[int]] = {}  # held until their batch is over
+            self.hosted: list[dict[Holder, list[int]]] = []  # groups on the host
             self.gone: list[Holder] = []
             self.values, self.names = count(), count()
 
@@ -143,6 +147,43 @@ def allocator_machine(make: Make, capacity: int, max_model_len: int) -> type[Rul
             if self.allocator.fork(parent, child):
                 self.stored[child] = list(self.stored[parent])
 
+        @precondition(lambda self: len(self.stored) > 1)
+        @rule(pick=picks, other=picks)
+        def fork_onto(self, pick: int, other: int) -> None:
+            """The child loses what it had, but for the beginning that is the same."""
+            parent, child = self.live(pick), self.live(other)
+            if parent is child:
+                with pytest.raises(AllocatorError):
+                    self.allocator.fork(parent, child)
+                return
+            new, old = self.stored[parent], self.stored[child]
+            common = next(
+                (i for i, (a, b) in enumerate(zip(new, old, strict=False)) if a != b), min(map(len, (new, old)))
+            )
+            if self.allocator.fork(parent, child, common):
+                self.stored[child] = list(new)
+
+        @precondition(lambda self: self.stored and self.allocator.host_capacity)
+        @rule(size=st.integers(1, 3))
+        def swap_out(self, size: int) -> None:
+            group = [seq for seq in self.stored if seq.stored][:size]
+            if group and self.allocator.swap(group, to_host=True):
+                self.hosted.append({seq: self.stored.pop(seq) for seq in group})
+
+        @precondition(lambda self: self.hosted)
+        @rule(spare=st.just(0) | st.integers(0, capacity))
+        def swap_in(self, spare: int) -> None:
+            group = self.hosted[0]
+            if self.allocator.swap(list(group), to_host=False, spare=spare):
+                assert self.allocator.free_slots >= spare
+                self.stored |= self.hosted.pop(0)
+
+        @precondition(lambda self: self.stored and self.allocator.host_capacity)
+        @rule(pick=picks)
+        def swap_in_what_is_here(self, pick: int) -> None:
+            with pytest.raises(AllocatorError):
+                self.allocator.swap([self.live(pick)], to_host=False)
+
         @precondition(lambda self: self.stored)
         @rule(pick=picks)
         def free(self, pick: int) -> None:
@@ -189,7 +230,7 @@ def allocator_machine(make: Make, capacity: int, max_model_len: int) -> type[Rul
         def books_agree(self) -> None:
             books = self.allocator.memory()  # the checker sums them up, and looks for slots with two owners
             held = sum(seq.held for seq in self.stored)
-            if not getattr(self.allocator, "shares", False):
+            if not (self.allocator.forks_share or getattr(self.allocator, "shares", False)):
                 assert books.used == sum(map(len, self.stored.values()))
                 assert books.used + books.reserved + books.over_reserved + books.rounding == held
                 assert books.finished_held == sum(seq.held for seq in self.finished)

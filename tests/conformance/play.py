@@ -62,11 +62,11 @@ class Played:
 
 def play(requests: Iterable[Request], scheduler: Scheduler, latency: Latency = PAPER, *, clock: Clock | None = None,
          concurrency: int | None = None, before: Callable[[Batch], None] = lambda batch: None,
-         recorder: Recorder | None = None) -> Played:  # fmt: skip
+         recorder: Recorder | None = None, loop: Callable[..., None] = replay) -> Played:  # fmt: skip
     """Replay fresh copies of `requests`."""
     fresh = [Request(r.id, r.arrival_ns, r.prompt_len, r.output_len, r.max_tokens) for r in requests]
     recorder = recorder or Recorder()
     workload = SimpleNamespace(requests=fresh, concurrency=concurrency)
-    replay(workload, scheduler, Runner(latency, before), clock or Clock(), recorder)
+    loop(workload, scheduler, Runner(latency, before), clock or Clock(), recorder)
     table = request_table(recorder, fresh)
     return Played(table, summarize(recorder, table, scheduler.allocator.capacity), recorder)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import pytest
@@ -25,8 +26,10 @@ from allocators.buddy import Buddy
 from allocators.checker import Checked
 from allocators.contiguous import Contiguous
 from allocators.paged import Paged
+from allocators.radix import Radix
 from allocators.virtual import Virtual
 from schedulers.base import Scheduler
+from schedulers.group import Branch
 from schedulers.request import Batch, Rejection, Request, Sequence
 from schedulers.reservation import RESERVATIONS, Reservation, on_demand
 
@@ -46,7 +49,7 @@ class Served:
 
 def serve(scheduler: Scheduler, requests: Iterable[Request], closed_batches: bool = False) -> Served:
     """Run `requests` (by arrival) to the end, 10 ns a step; every rule of a step is asserted in every step."""
-    served, injected, now = Served(), 0, 0
+    served, injected, now, chance = Served(), 0, 0, Random(0)
     pending = deque(requests)
     lanes: list[Sequence] = []
     for _ in range(STEPS):
@@ -60,23 +63,33 @@ def serve(scheduler: Scheduler, requests: Iterable[Request], closed_batches: boo
         check_step(scheduler, batch)
         if closed_batches:
             lanes = check_nobody_joins(running, lanes, batch)
-        queued = len(scheduler.waiting) + len(scheduler.running)
-        assert injected == len(served.finished) + len(served.rejected) + queued, "a request got lost"
+        over = len(served.finished) + len(served.rejected)
+        assert injected == over + scheduler.num_requests, "a request got lost"
         new = [seq.request.id for seq in batch.admitted if not seq.preemptions]
         served.admitted += [number for number in new if number not in served.admitted]
         served.preemptions += len(batch.preempted)
         if batch.seqs:
-            served.finished += scheduler.complete(batch, None)[1]
+            served.finished += scheduler.complete(batch, None, searches(batch, chance))[1]
             now += STEP_NS
             continue
         wake = scheduler.wake_at()
         due = [request.arrival_ns for request in list(pending)[:1]] + ([wake] if wake is not None else [])
         if not due:
-            assert not queued, f"{queued} requests are queued and nothing will ever be scheduled"
+            assert not scheduler.num_requests, "requests are queued and nothing will ever be scheduled"
             return served
         assert min(due) > now, "the scheduler wants to be woken in the past"
         now = min(due)
     raise AssertionError(f"the scheduler spins: {STEPS} steps without an end")
+
+
+def searches(batch: Batch, chance: Random) -> dict[int, list[Branch]]:
+    """Any outcome of the beam searches that are due in `batch`."""
+    due = [seq.group for seq in batch.seqs if seq.group and seq is seq.group.seqs[0] and seq.group.ready()]
+    return {
+        group.request.id: [Branch(chance.randrange(group.size) if group.forked else 0) for _ in group.seqs]
+        for group in due
+        if group.request.use_beam_search
+    }
 
 
 def check_step(scheduler: Scheduler, batch: Batch) -> None:
@@ -90,13 +103,19 @@ def check_step(scheduler: Scheduler, batch: Batch) -> None:
         assert id(seq) in running, f"{seq.name} is scheduled but does not run"
         assert new >= 1
         assert seq.stored <= min(seq.num_tokens, seq.room)
-        assert scheduler.chunked_prefill or seq.stored == seq.num_tokens, f"a piece of {seq.name} is scheduled"
-    for seq in scheduler.waiting:
-        assert not seq.held, f"{seq.name} waits and holds slots"
+        whole = seq.stored == seq.num_tokens or seq.group is not None  # a group computes its prompt, then its answers
+        assert scheduler.chunked_prefill or whole, f"a piece of {seq.name} is scheduled"
+    for leader in [*scheduler.waiting, *scheduler.swapped]:
+        for seq in leader.members:
+            assert not seq.held, f"{seq.name} waits and holds slots"
     for seq in batch.preempted:
-        assert seq in scheduler.waiting
-        assert seq not in seqs
-    assert batch.blocked is None or scheduler.waiting, "somebody was refused, but nobody waits"
+        assert (seq in scheduler.waiting) != (seq in scheduler.swapped)
+        assert not any(member in seqs for member in seq.members)
+    for group in {seq.group for seq in seqs if seq.group and seq.group.forked}:
+        last = [seq.stored == seq.num_tokens for seq in group.seqs]
+        assert all(last) or not any(last), "a group is not in step"
+    waits = scheduler.waiting or scheduler.swapped
+    assert batch.blocked is None or waits, "somebody was refused, but nobody waits"
 
 
 def check_nobody_joins(running: list[Sequence], lanes: list[Sequence], batch: Batch) -> list[Sequence]:
@@ -111,18 +130,20 @@ def check_nobody_joins(running: list[Sequence], lanes: list[Sequence], batch: Ba
 @st.composite
 def allocators(draw: st.DrawFn, capacity: int, max_model_len: int) -> Allocator:
     """Any built-in allocator."""
-    kind = draw(st.sampled_from([Paged, Contiguous, Buddy, Virtual]))
+    kind = draw(st.sampled_from([Paged, Contiguous, Buddy, Radix, Virtual]))
     if kind is Virtual:
         return Virtual(capacity, max_model_len, page_tokens=draw(st.sampled_from([1, 3, 8])))
     if kind is Paged:
-        size, caching = draw(st.sampled_from([1, 4, 16])), draw(st.booleans())
-        return Paged(capacity, max_model_len, block_size=size, enable_prefix_caching=caching)
+        size, caching, host = draw(st.sampled_from([1, 4, 16])), draw(st.booleans()), draw(st.sampled_from([0, 100]))
+        return Paged(capacity, max_model_len, block_size=size, enable_prefix_caching=caching, host_slots=host)
     if kind is Contiguous:
         fit = draw(st.sampled_from(["slab", "first_fit", "best_fit"]))
         if fit == "slab":
             return Contiguous(capacity, max_model_len)
         compaction, growth = draw(st.sampled_from(["never", "on_refusal"])), draw(st.sampled_from([0, 3]))
         return Contiguous(capacity, max_model_len, fit=fit, compaction=compaction, growth=growth)
+    if kind is Radix:
+        return Radix(capacity, max_model_len, page_size=draw(st.sampled_from([1, 1, 4])))
     return Buddy(capacity, max_model_len)
 
 
@@ -136,7 +157,9 @@ def workloads(draw: st.DrawFn, longest: int) -> list[Request]:
         prompt_len, token_ids = draw(length), None
         if draw(st.booleans()):  # out of two families, so that prefixes are shared
             token_ids = [100 * draw(st.integers(0, 1)) + at for at in range(prompt_len)]
-        requests.append(Request(number, now, prompt_len, draw(length), max_tokens=cap, token_ids=token_ids))
+        request = Request(number, now, prompt_len, draw(length), max_tokens=cap, token_ids=token_ids)
+        request.n, request.use_beam_search = draw(st.sampled_from([1, 1, 2, 3])), draw(st.booleans())
+        requests.append(request)
     return requests
 
 

@@ -12,7 +12,10 @@ SYSTEM = 256  # tokens that every conversation begins with
 
 
 def rows(sessions: int = 120, seed: int = 0) -> list[dict[str, Any]]:
-    """Conversations that begin at random (one in 1.6 s), of about 4 rounds; a prompt is all that was said before."""
+    """Conversations that begin at random (one in 1.6 s), of about 4 rounds; a prompt is all that was said before.
+
+    One conversation in three goes before the others, where a policy looks at priorities.
+    """
     rng, said, fresh, start = np.random.default_rng(seed), list[dict[str, Any]](), SYSTEM // PIECE, 0.0
     for session in range(sessions):
         start += rng.exponential(1.6)
@@ -26,7 +29,8 @@ def rows(sessions: int = 120, seed: int = 0) -> list[dict[str, Any]]:
                 ids.append(fresh)
                 fresh += 1
             said.append({"arrival_s": round(at, 3), "prompt_len": length, "output_len": output,
-                         "session": f"s{session}", "hash_block": PIECE, "hash_ids": list(ids)})  # fmt: skip
+                         "session": f"s{session}", "priority": int(session % 3 > 0), "hash_block": PIECE,
+                         "hash_ids": list(ids)})  # fmt: skip
             del ids[length // PIECE :]  # a partial piece is another one when it is full
             length += output
             at += 0.05 * output + rng.exponential(15)

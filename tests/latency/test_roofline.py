@@ -18,7 +18,7 @@ from tests.latency.models import TINY
 MODELS = Path(__file__).parents[2] / "experiments" / "model"
 IDEAL = Hardware("ideal", tflops=1, memory_gb_per_s=100, memory_bytes=1 << 30, link_gb_per_s=10, compute_efficiency=1.0,
                  memory_efficiency=1.0, link_latency_us=1.0)  # fmt: skip  # 1,000 FLOP and 100 bytes a ns
-NOTHING = Work(0, 0, 0, 0, 0, 0, 0, 0)
+NOTHING = Work(0, 0, 0, 0, 0, 0, 0)
 
 
 def ns(model: Roofline | Anchored, work: Work) -> float:

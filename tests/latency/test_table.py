@@ -8,11 +8,12 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.runner.latency.grid import grid, interpolate
-from harness.runner.latency.table import Skew, TableLatency
+from harness.runner.latency.skew import Skew
+from harness.runner.latency.table import TableLatency
 from schedulers.request import Batch, Request, Sequence, Work
 
 PROFILES = Path(__file__).parents[3] / "shared" / "profiles"
-NOTHING = Work(0, 0, 0, 0, 0, 0, 0, 0)
+NOTHING = Work(0, 0, 0, 0, 0, 0, 0)
 LAYERS = ("embedding", "final_layernorm", "layernorm", "qkv_proj", "rotary_emb", "o_proj", "gate_up_proj", "act_fn",
           "down_proj")  # fmt: skip
 
@@ -97,6 +98,34 @@ def test_holes_and_interleaved_grids_are_bridged() -> None:
     node = grid(plane)
     for x, y in ((0, 5), (0.5, 2), (1, 2), (2, 3), (4, 4), (3, 8), (1, 9)):
         assert interpolate(node, x, y) == pytest.approx(2 * x + y)
+
+
+def test_a_branch_that_lacks_a_later_axis_is_passed_over() -> None:
+    """Two interleaved grids: at (2, 3) nothing was measured with decodes, at (2, 2) only long ones."""
+    plane = [(2, y, z, x * 100.0 + 10 * y + z) for x, y in ((2, 1), (2, 4)) for z in (0, 1, 8)]
+    plane += [(2, 3, 0, -999.0), (2, 2, 6, 226.0), (2, 2, 8, 228.0)]
+    node = grid(plane)
+    assert interpolate(node, 2, 3, 4) == pytest.approx(234)
+    assert interpolate(node, 2, 2, 4) == pytest.approx(224)
+    assert interpolate(node, 2, 2, 7) == pytest.approx(227)  # that one is measured there
+    assert interpolate(node, 2, 3, 0) == -999
+
+
+def test_outside_of_all_branches_the_ends_hold_or_are_drawn_out() -> None:
+    node = grid([(x, y, 10.0 * x + y) for x in (1, 2) for y in (1, 2)])
+    assert interpolate(node, 0, 0) == 11
+    assert interpolate(node, 1.5, 4) == pytest.approx(19)
+    assert interpolate(node, 3, 1.5) == pytest.approx(31.5)
+    assert interpolate(node, 3, 3) == pytest.approx(33)
+    assert interpolate(grid([(1, 5.0), (2, 1.0)]), 10) == 0  # never below nothing
+
+
+def test_a_kind_of_step_that_was_never_measured_is_named() -> None:
+    model = tables([(16, 0, 0, 0, 7.0)])
+    with pytest.raises(HarnessError, match="no step of decodes alone"):
+        model.attention_us(decodes(2, 100))
+    with pytest.raises(HarnessError, match="no step of prompts with decodes"):
+        model.attention_us(decodes(2, 100)._replace(prompts=1, prompt_tokens=16, pairs=16 * 8))
 
 
 def batch(histories: list[int]) -> Batch:

@@ -62,7 +62,7 @@ def test_a_closed_loop_keeps_so_many_in_flight(concurrency: int) -> None:
     requests = [Request(i, 0, 5, 1 + i % 4) for i in range(12)]
     played = play(
         requests, scheduler, Steps(1.0), concurrency=concurrency,
-        before=lambda batch: in_flight.append(len(scheduler.running) + len(scheduler.waiting)),
+        before=lambda batch: in_flight.append(scheduler.num_requests),
     )  # fmt: skip
     while in_flight[-1] < concurrency:  # nobody is left to take the place of the last ones
         in_flight.pop()

@@ -78,7 +78,10 @@ class KeepingRunner:
 def serve(name: str, allocator: Allocator, make_scheduler: Callable[[Allocator], Scheduler],
           served: list[Request] | None = None, kernels: str = "auto",
           tamper: Callable[[TorchModelRunner, Batch], None] | None = None) -> dict[int, Any]:  # fmt: skip
-    """Serve `served` and give {id: namespace(tokens, logits, preemptions)}; the pool starts full of NaN."""
+    """Serve `served` and give {id: namespace(tokens, answers, logits, preemptions)}; the pool starts full of NaN.
+
+    `tokens` and `logits` are of the first answer, or of all in turn where a request wants several.
+    """
     model = model_of(name)
     shape = shape_of(model.config)
     checked = Checked(allocator)
@@ -90,9 +93,10 @@ def serve(name: str, allocator: Allocator, make_scheduler: Callable[[Allocator],
     replay(workload, make_scheduler(checked), runner, MeasuredClock(), recorder)
     finished: dict[int, Sequence] = recorder.sequences
     return {
-        i: SimpleNamespace(tokens=seq.outputs, logits=torch.stack(runner.logits[i]), preemptions=seq.preemptions)
+        i: SimpleNamespace(tokens=seq.outputs, answers=[(each.outputs, each.score) for each in seq.members],
+                           logits=torch.stack(runner.logits[i]), preemptions=seq.preemptions)
         for i, seq in sorted(finished.items())
-    }
+    }  # fmt: skip
 
 
 def answers(name: str, asked: list[Request]) -> dict[int, Any]:

@@ -47,15 +47,15 @@ def families() -> list[Request]:
 
 
 def served(name: str, requests: list[Request], scheduler: Any, slots: int = 160, block_size: int = 4,
-           tamper: Any = None) -> tuple[dict[int, Any], Any]:  # fmt: skip
-    """The answers with prefix caching, and the scheduler that formed the batches."""
+           tamper: Any = None, pool: Any = None) -> tuple[dict[int, Any], Any]:  # fmt: skip
+    """The answers with prefix caching (or from `pool`), and the scheduler that formed the batches."""
     made: list[Any] = []
 
     def make(allocator: Any) -> Any:
         made.append(scheduler(allocator, on_demand, max_model_len=LONGEST))
         return made[0]
 
-    pool = Paged(slots, LONGEST, block_size, enable_prefix_caching=True)
+    pool = pool or Paged(slots, LONGEST, block_size, enable_prefix_caching=True)
     said = serve(name, pool, make, requests, tamper=tamper)
     assert pool.memory().used == 0
     return said, made[0]

@@ -11,6 +11,7 @@ from allocators.buddy import Buddy
 from allocators.checker import ContractError
 from allocators.contiguous import Contiguous
 from allocators.paged import Paged
+from allocators.radix import Radix
 from allocators.virtual import Virtual
 from schedulers.continuous import Continuous
 from schedulers.reservation import RESERVATIONS
@@ -29,6 +30,7 @@ ALLOCATORS = {
     "paged1": partial(Paged, POOL, LONGEST, block_size=1),
     "paged4": partial(Paged, POOL, LONGEST, block_size=4),
     "paged16": partial(Paged, POOL, LONGEST, block_size=16),
+    "radix": partial(Radix, POOL, LONGEST),
 }
 SCHEDULERS = {
     "static": partial(Static, max_num_seqs=6),
@@ -162,7 +164,7 @@ def test_a_skipped_copy_shows(skip):
             moves = allocator.take_moves()
             assert moves
             if not skip:
-                runner._move(moves)
+                runner._moves.run(moves)
             moved["child"] = child
             allocator.tables[[seq.row, child.row]] = allocator.tables[[child.row, seq.row]]
             extents = allocator.allocator._extents

@@ -23,6 +23,13 @@ def shared(first: Sequence, second: Sequence, blocks: int = 8, block_size: int =
     return sum(same)
 
 
+def common(first: Sequence, second: Sequence, tokens: int = 40) -> int:
+    """Leading tokens that are the same."""
+    one, other = (each.token_keys(tokens)[:tokens] for each in (first, second))
+    same = (one == other).all(axis=1)
+    return int(same.argmin()) if not same.all() else len(same)
+
+
 def test_equal_tokens_are_shared_up_to_the_first_difference() -> None:
     first, second = seq(0, 20, token_ids=list(range(20))), seq(1, 20, token_ids=[*range(10), 99, *range(11, 20)])
     assert shared(first, second, blocks=5) == 2
@@ -90,3 +97,68 @@ def test_keys_do_not_depend_on_when_they_are_asked_for() -> None:
 def test_a_clipped_prompt_has_no_tokens_behind_its_end() -> None:
     first = seq(0, 6, token_ids=list(range(20)), outputs=[90, 91])
     assert shared(first, seq(1, 8, token_ids=[*range(6), 90, 91]), blocks=2) == 2
+
+
+# ---- token by token ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [np.array, lambda ids: array("i", ids), tuple, list])
+def test_tokens_are_shared_to_the_first_difference_in_any_container(kind) -> None:  # type: ignore[no-untyped-def]
+    first, second = seq(0, 20, token_ids=kind(range(20))), seq(1, 20, token_ids=[*range(10), 99, *range(11, 20)])
+    assert common(first, second, 20) == 10
+
+
+@pytest.mark.parametrize("other", [1 + 2**32, 2, 1 + 2**61 - 1, 2**64 - 1])
+def test_tokens_of_pieces_are_told_apart_by_all_64_bits_of_their_ids(other: int) -> None:
+    first, second = (seq(i, 16, hash_ids=array("Q", [7, value]), hash_block=8) for i, value in enumerate([1, other]))
+    assert common(first, second, 16) == 8
+
+
+@pytest.mark.parametrize("other", [1 + 2**32, 1 + 2**61 - 1])
+def test_tokens_are_told_apart_by_all_64_bits(other: int) -> None:
+    assert common(seq(0, 4, token_ids=[1, 1, 1, 1]), seq(1, 4, token_ids=[1, 1, 1, other]), 4) == 3
+
+
+def test_a_last_piece_that_is_not_full_is_the_same_if_its_id_is() -> None:
+    """Pieces of 8: 12 tokens of two equal pieces; what follows the shorter prompt is its own answer."""
+    first, same, other = (
+        seq(i, length, hash_ids=[1, last], hash_block=8) for i, (length, last) in enumerate([(12, 2), (16, 2), (16, 3)])
+    )
+    assert common(first, same) == 12
+    assert common(first, other) == 8
+
+
+def test_a_piece_is_no_token_and_no_piece_of_another_length() -> None:
+    assert common(seq(0, 8, hash_ids=[5], hash_block=8), seq(1, 8, token_ids=[5] * 8)) == 0
+    assert common(seq(0, 8, hash_ids=[5], hash_block=8), seq(1, 8, hash_ids=[5], hash_block=16)) == 0
+
+
+def test_unknown_prompts_and_simulated_answers_are_a_requests_own() -> None:
+    assert common(seq(0, 16), seq(1, 16)) == 0
+    assert common(seq(0, 16), seq(0, 16)) == 40
+    first, second = (seq(i, 10, token_ids=list(range(10))) for i in range(2))
+    assert common(first, second) == 10
+    assert common(first, seq(0, 10, token_ids=list(range(10)))) == 40
+    assert common(seq(0, 16), seq(1, 16, token_ids=[-1] * 16)) == 0
+
+
+def test_known_answers_are_tokens_like_any_other_whenever_they_are_asked_for() -> None:
+    early = seq(0, 10, token_ids=list(range(10)))
+    early.token_keys(3)
+    for token in range(10, 20):
+        early.outputs.append(token)
+        early.token_keys(10 + len(early.outputs))
+    late = seq(0, 10, token_ids=list(range(10)), outputs=list(range(10, 20)))
+    whole = seq(1, 20, token_ids=list(range(20)))
+    assert common(early, whole, 20) == common(late, whole, 20) == 20
+
+
+def test_a_clipped_prompt_has_its_answer_behind_its_end() -> None:
+    first = seq(0, 6, token_ids=list(range(20)), outputs=[90, 91])
+    assert common(first, seq(1, 8, token_ids=[*range(6), 90, 91]), 8) == 8
+
+
+def test_tokens_that_others_may_have_too() -> None:
+    assert seq(0, 6).common_tokens == 0
+    assert seq(0, 6, hash_ids=[1], hash_block=8, outputs=[3]).common_tokens == 6
+    assert seq(0, 6, token_ids=list(range(6)), outputs=[3, 4]).common_tokens == 8

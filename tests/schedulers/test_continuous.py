@@ -24,6 +24,12 @@ class TestPrefillFirst(SchedulerConformance):
         return Continuous(allocator, reservation, prefill_first=True, **limits)
 
 
+class TestSwapping(SchedulerConformance):
+    def make(self, allocator: Allocator, reservation: Reservation, **limits: Any) -> Scheduler:
+        swaps: Any = "swap" if allocator.host_capacity else "recompute"
+        return Continuous(allocator, reservation, preemption=swaps, **limits)
+
+
 def paged(blocks: int, *requests: tuple[int, int], block_size: int = 4, **limits: Any) -> Continuous:
     """A scheduler over `blocks` blocks, with waiting requests of (prompt, output) tokens."""
     limits = {"max_model_len": 100, "watermark": 0.0} | limits

@@ -14,6 +14,7 @@ from schedulers.base import Scheduler
 from schedulers.request import Batch, Request
 from schedulers.reservation import Reservation, max_model_len, on_demand
 from schedulers.static import Static
+from schedulers.static_bucketed import StaticBucketed
 from tests.conformance.scheduler import SchedulerConformance, finish
 
 
@@ -192,3 +193,76 @@ def test_an_empty_queue_is_not_waited_for() -> None:
 def test_a_wait_without_end_is_an_error(seconds: float) -> None:
     with pytest.raises(ValueError, match="max_wait_s"):
         paged(20, max_wait_s=seconds)
+
+
+class TestStaticInBuckets(SchedulerConformance):
+    fcfs = False
+    closed_batches = True
+
+    def make(self, allocator: Allocator, reservation: Reservation, **limits: Any) -> Scheduler:
+        return StaticBucketed(allocator, reservation, **limits)
+
+
+class TestStaticInBucketsThatWaits(SchedulerConformance):
+    fcfs = False
+    closed_batches = True
+
+    def make(self, allocator: Allocator, reservation: Reservation, **limits: Any) -> Scheduler:
+        return StaticBucketed(allocator, reservation, max_wait_s=30e-9, bucket_by="prompt", **limits)
+
+
+def bucketed(*requests: tuple[int, int], **limits: Any) -> StaticBucketed:
+    scheduler = StaticBucketed(Paged(400, 100), on_demand, max_model_len=100, **limits)
+    add(scheduler, *requests)
+    return scheduler
+
+
+@pytest.mark.parametrize(("by", "batches"), [("prompt", [[0, 2], [1, 3]]), ("output", [[0, 1], [2, 3]])])
+def test_a_batch_is_made_of_similar_lengths(by: str, batches: list[list[int]]) -> None:
+    scheduler = bucketed((4, 8), (16, 15), (7, 16), (31, 31), bucket_by=by)
+    assert [ids(batch.admitted) for batch in finish(scheduler) if batch.admitted] == batches
+
+
+def test_similar_answers_leave_fewer_lanes_idle() -> None:
+    """Answers of 4 and 30 in turn: half of the lanes are idle for 26 of 30 steps, unless like ones are batched."""
+    lengths = [(4, 4 if i % 2 else 30) for i in range(8)]
+    plain = finish(paged(100, *lengths, max_num_seqs=4))
+    alike = finish(bucketed(*lengths, max_num_seqs=4))
+    assert sum(len(batch.idle) for batch in plain) == 2 * 2 * 26
+    assert sum(len(batch.idle) for batch in alike) == 0
+    assert (len(plain), len(alike)) == (60, 34)
+
+
+def test_the_bucket_of_the_oldest_is_next_so_nobody_starves() -> None:
+    scheduler = bucketed((4, 2), (50, 2), (4, 2), (4, 2), bucket_by="prompt", max_num_seqs=1)
+    assert [ids(batch.admitted) for batch in finish(scheduler) if batch.admitted] == [[0], [1], [2], [3]]
+
+
+def test_a_full_bucket_goes_first_while_the_oldest_may_still_wait() -> None:
+    scheduler = bucketed((50, 2), (4, 2), (4, 2), bucket_by="prompt", max_num_seqs=2, max_wait_s=1e-6)
+    assert ids(step(scheduler, 10).admitted) == [1, 2]
+    step(scheduler, 20)
+    assert (scheduler.schedule(30).seqs, scheduler.wake_at()) == ([], 1000)
+    assert ids(step(scheduler, 1000).admitted) == [0]
+
+
+def test_what_there_is_no_bucket_for_is_an_error() -> None:
+    with pytest.raises(ValueError, match="bucket_by"):
+        bucketed(bucket_by="age")
+
+
+def test_a_batch_waits_for_the_oldest_though_another_is_first_in_the_queue() -> None:
+    scheduler = paged(40, max_wait_s=1e-6, policy="shortest_first")
+    add(scheduler, (4, 9), arrival_ns=100)
+    add(scheduler, (4, 2), arrival_ns=600, first=1)
+    assert (scheduler.schedule(600).seqs, scheduler.wake_at()) == ([], 1100)
+    assert len(scheduler.schedule(1100).seqs) == 2
+
+
+def test_memory_bounds_a_batch_whose_lanes_are_all_that_a_step_can_decode() -> None:
+    """40 requests of one block over 30 blocks: as many as fit, and no more than the step's tokens."""
+    limits = {"max_num_seqs": 35, "max_num_batched_tokens": 35}
+    assert len(step(paged(30, *[(4, 1)] * 40, **limits)).seqs) == 8  # of prompts, 35 tokens a step
+    scheduler = paged(30, *[(4, 1)] * 40, **limits)
+    scheduler.schedule(0)
+    assert len(scheduler.running) == 30

@@ -15,8 +15,10 @@ from omegaconf import DictConfig, OmegaConf
 from harness.errors import HarnessError
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.latency.hardware import Hardware, load_hardware
+from harness.runner.latency.moves import MoveCosts
 from harness.runner.latency.roofline import Roofline
 from harness.runner.latency.table import TableLatency
+from harness.runner.latency.table_files import read_meta
 from harness.runner.latency.weights import Weights, weights_of
 from harness.runner.model import read_config
 from harness.runner.pool import pool_slots
@@ -48,6 +50,13 @@ def choose_latency(cfg: DictConfig) -> Any:
     except Exception as error:
         cause = error.__cause__ or error
         raise HarnessError(f"device.latency={wanted} can't be built: {cause}") from error
+
+
+def move_costs(cfg: DictConfig) -> MoveCosts | None:
+    """What copies and swaps cost on `device.hardware`; None where no hardware is named."""
+    if cfg.device.hardware is None:
+        return None
+    return MoveCosts.of(model_weights(cfg), hardware_of(cfg, ""), cfg.device.tensor_parallel)
 
 
 def simulated_slots(cfg: DictConfig) -> int:
@@ -105,8 +114,7 @@ def _named(name: str, cfg: DictConfig) -> Any:
 
 def _table(folder: Path, weights: Weights) -> TableLatency:
     """The tables of `folder`, if they are of a model with the configured heads, or of a whole share of them."""
-    meta_file = folder / "meta.yaml"
-    meta = yaml.safe_load(meta_file.read_text()) if meta_file.is_file() else {}
+    meta = read_meta(folder)
     shape = meta.get("engine_effective", {}).get("hf_overrides", {})
     heads, kv_heads = (
         shape.get("num_attention_heads", weights.heads),

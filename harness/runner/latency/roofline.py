@@ -46,23 +46,24 @@ class Roofline(LatencyModel):
         self._byte_ns = 1 / (machine.bytes_per_ns * tensor_parallel)
         self._slot_bytes = weights.slot_bytes(machine.element_bytes)
         self._pair_flops = 4 * weights.layers * weights.heads * weights.head_dim  # q·k and p·v, a multiply-add each
+        self._context_ns = self._longer(self._slot_bytes, self._pair_flops)
         self._lines: dict[tuple[int, int], float] = {}
 
     def line(self, work: Work) -> tuple[float, float]:
-        sequences = work.lanes + work.prompts
-        base = self._linear_ns(work.lanes + work.prompt_tokens, sequences)
+        lanes = work.decodes + work.idle
+        base = self._linear_ns(lanes + work.prompt_tokens, lanes + work.prompts)
         if work.prompts:
             base += self._longer(work.prompt_context * self._slot_bytes, work.pairs * self._pair_flops)
-        return base, self._longer(self._slot_bytes, self._pair_flops)
+        return base, self._context_ns
 
     def _linear_ns(self, tokens: int, sequences: int) -> float:
         """All that depends on the number of tokens and sequences only; remembered, since few pairs of them occur."""
-        key = tokens, sequences
-        if key not in self._lines:
+        known = self._lines.get((tokens, sequences))
+        if known is None:
             if len(self._lines) > 100_000:
                 self._lines.clear()
-            self._lines[key] = self._linear(tokens, sequences)
-        return self._lines[key]
+            known = self._lines[tokens, sequences] = self._linear(tokens, sequences)
+        return known
 
     def _linear(self, tokens: int, sequences: int) -> float:
         weights, size = self.weights, self.hardware.element_bytes

@@ -5,16 +5,14 @@ The format is that of LLMServingSim 2 (MIT): times in microseconds, for one laye
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import pandas as pd
-import yaml
+from typing import Any
 
 from harness.errors import HarnessError
 from harness.runner.latency.grid import Node, grid, interpolate
+from harness.runner.latency.skew import Skew, Spread, load_skew, skew_enabled
+from harness.runner.latency.table_files import read_meta, read_table
 from schedulers.request import Batch, Work
 
 ONCE = ("embedding", "final_layernorm")  # by tokens, once a step
@@ -23,41 +21,13 @@ PER_LAYER = {  # by tokens, so many times a layer
     "down_proj": 1, "all_reduce": 2,
 }  # fmt: skip
 OPTIONAL = {"qk_norm", "all_reduce"}  # models without the first, one device for the second
+COLUMNS = {
+    "dense": ["layer", "tokens", "time_us"],
+    "per_sequence": ["layer", "sequences", "time_us"],
+    "attention": ["prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"],
+}
+KINDS = {(True, False): "prompts alone", (False, True): "decodes alone", (True, True): "prompts with decodes"}
 PER_SEQUENCE = ("lm_head", "sampler")  # by scheduled sequences, once a step
-
-
-class Spread(NamedTuple):
-    """How unequal the contexts of a step's decodes are: history of the longest, their sum, how many exceed the mean."""
-
-    longest: int
-    total: int
-    big: int
-    lanes: int
-
-
-class Skew(NamedTuple):
-    """What unequal contexts cost: `alpha` of the way from the time at their mean to the time at their maximum.
-
-    Attributes:
-        bins, labels: by axis (n, skew_rate, kv_big, kp): upper bounds and what the buckets are called.
-        alphas: by (prefill chunk, labels of the four axes).
-        default: alpha where no bucket was measured.
-    """
-
-    bins: Mapping[str, Sequence[float]]
-    labels: Mapping[str, Sequence[str]]
-    alphas: Mapping[tuple[Any, ...], float]
-    default: float
-
-    def alpha(self, chunk: float, history: float, spread: Spread) -> float:
-        chunks = sorted({key[0] for key in self.alphas})
-        nearest = min(chunks, key=lambda known: abs(known - chunk)) if chunks else 0
-        values = {"n": spread.lanes, "skew_rate": spread.big / spread.lanes, "kv_big": spread.longest, "kp": history}
-        return self.alphas.get((nearest, *(self._label(axis, value) for axis, value in values.items())), self.default)
-
-    def _label(self, axis: str, value: float) -> str:
-        labels = self.labels[axis]
-        return labels[min(max(bisect_left(self.bins[axis], value) - 1, 0), len(labels) - 1)]
 
 
 class TableLatency:
@@ -88,33 +58,29 @@ class TableLatency:
         missing = sorted(needed - self._dense.keys()) + sorted({*PER_SEQUENCE} - self._per_sequence.keys())
         if missing:
             raise HarnessError(f"the kernel tables lack {', '.join(missing)}")
-        points = list(attention)
-        self._attention = grid(points)
-        with_prompt = [point for point in points if point[0] > 0]
-        self._prompts_only = grid(with_prompt) if with_prompt else self._attention
+        self._attention = _by_kind(attention)
         self._remembered: dict[tuple[int, int], float] = {}
 
     @classmethod
-    def load(cls, folder: str | Path, layers: int, overhead_us: float = 0.0) -> TableLatency:
-        """Read a folder of tables; the skew correction is on if its `meta.yaml` says so.
+    def load(cls, folder: str | Path, layers: int, overhead_us: float = 0.0, skew: bool | None = None,
+             tensor_parallel: int = 1) -> TableLatency:  # fmt: skip
+        """Read a folder of tables: `dense`, `per_sequence`, `attention` and maybe `skew_fit`, each `.csv` or `.csv.gz`,
+        and `meta.yaml`, there or in the folder above.
+
+        Args:
+            skew: whether unequal contexts are corrected for; None = as `meta.yaml` says.
+            tensor_parallel: degree of which the tables are.
 
         Raises:
-            HarnessError: a file or a column that is not there.
+            HarnessError: a file or a column that is not there, or a row that is no number.
         """
         folder = Path(folder)
-        try:
-            meta = yaml.safe_load((folder / "meta.yaml").read_text())
-            tables = {name: pd.read_csv(folder / f"{name}.csv.gz") for name in ("dense", "per_sequence", "attention")}
-            skew = _skew(folder, meta) if meta.get("skew_fit", {}).get("enabled") else None
-            columns = {
-                "dense": ["layer", "tokens", "time_us"],
-                "per_sequence": ["layer", "sequences", "time_us"],
-                "attention": ["prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"],
-            }
-            rows = {name: tables[name][names].values.tolist() for name, names in columns.items()}
-        except (OSError, KeyError) as error:
-            raise HarnessError(f"{folder}: these are no kernel tables: {error}") from error
-        return cls(**rows, layers=layers, skew=skew, overhead_us=overhead_us)
+        rows = {name: read_table(folder, name, columns).values.tolist() for name, columns in COLUMNS.items()}
+        meta = read_meta(folder)
+        if skew is None:
+            skew = skew_enabled(meta)
+        return cls(**rows, layers=layers, skew=load_skew(folder, meta, tensor_parallel) if skew else None,
+                   overhead_us=overhead_us)  # fmt: skip
 
     def step_ns(self, batch: Batch) -> int:
         """How long the step takes, in nanoseconds."""
@@ -129,12 +95,17 @@ class TableLatency:
             times.append(self._ns(work, spread))
             work = work.after(1)
             if spread:
-                spread = spread._replace(longest=spread.longest + 1, total=spread.total + spread.lanes)
+                spread = Spread(spread.longest + 1, spread.shortest + 1, spread.total + spread.lanes, spread.lanes)
         return times
 
     def _ns(self, work: Work, spread: Spread | None) -> int:
         attention = self.layers * self.attention_us(work, spread)
         return round((self.linear_us(work) + attention + self.overhead_us) * 1e3)
+
+    @property
+    def kernels(self) -> set[str]:
+        """The kernels that are in the tables, attention apart."""
+        return {*self._dense, *self._per_sequence}
 
     def linear_us(self, work: Work) -> float:
         """All kernels but attention: by tokens and by sequences."""
@@ -153,18 +124,20 @@ class TableLatency:
         chunk, lanes = work.prompt_tokens, work.lanes
         history = max(work.pairs / chunk - chunk / 2, 0.0) if chunk else 0.0
         mean = (work.context - lanes) / lanes if lanes else 0.0
-        table = self._attention if lanes else self._prompts_only
-        time = interpolate(table, chunk, history, lanes, mean)
-        if self.skew is None or spread is None or spread.longest * spread.lanes == spread.total:
+        kind = chunk > 0, lanes > 0
+        if kind not in self._attention:
+            raise HarnessError(f"the attention table has no step of {KINDS[kind]}")
+        table, at = self._attention[kind], (*((chunk, history) if chunk else ()), *((lanes,) if lanes else ()))
+        time = interpolate(table, *at, *((mean,) if lanes else ()))
+        if self.skew is None or spread is None or spread.longest == spread.shortest:
             return time
-        longest = interpolate(table, chunk, history, lanes, spread.longest)
-        return time + self.skew.alpha(chunk, history, spread) * (longest - time)
+        longest = interpolate(table, *at, spread.longest)
+        return time + self.skew.alpha(chunk, history, spread) * max(longest - time, 0.0)
 
     def _spread(self, histories: list[int]) -> Spread | None:
         if self.skew is None or not histories:
             return None
-        total, count = sum(histories), len(histories)
-        return Spread(max(histories), total, sum([h * count > total for h in histories]), count)
+        return Spread(max(histories), min(histories), sum(histories), len(histories))
 
 
 def _by_layer(rows: Iterable[Sequence[Any]]) -> dict[str, Node]:
@@ -174,13 +147,14 @@ def _by_layer(rows: Iterable[Sequence[Any]]) -> dict[str, Node]:
     return {name: grid(values) for name, values in points.items()}
 
 
-def _skew(folder: Path, meta: Mapping[str, Any]) -> Skew:
-    axes, table = meta["skew_fit"]["bucket_axes"], pd.read_csv(folder / "skew_fit.csv.gz")
-    names = ("n", "skew_rate", "kv_big", "kp")
-    keys = zip(table["pc"], *(table[f"{name}_label"] for name in names), strict=True)
-    return Skew(
-        bins={name: axes[f"{name}_bins"] for name in names},
-        labels={name: axes[f"{name}_labels"] for name in names},
-        alphas=dict(zip(keys, table["alpha"], strict=True)),
-        default=meta["skew_fit"]["per_tp"][1]["alpha_default"],
-    )
+def _by_kind(rows: Iterable[Sequence[float]]) -> dict[tuple[bool, bool], Node]:
+    """Attention of prompts alone by (chunk, history), of decodes alone by (n, history), of both by all four.
+
+    Apart, for they are other kernels: what lies between the shortest chunk and none is no mean of the two.
+    """
+    kinds: dict[tuple[bool, bool], list[Sequence[float]]] = {}
+    for chunk, history, lanes, context, time in rows:
+        where = (*((chunk, history) if chunk else ()), *((lanes, context) if lanes else ()))
+        if where:
+            kinds.setdefault((chunk > 0, lanes > 0), []).append((*where, time))
+    return {kind: grid(points) for kind, points in kinds.items()}

@@ -28,6 +28,9 @@ class Hardware:
         compute_efficiency: share of the peak that large matrix products reach (0.6-0.7 is usual for tuned libraries).
         memory_efficiency: share of the peak that streaming weights or KV reaches.
         link_latency_us: what a collective costs beyond its bytes.
+        host_gb_per_s: to and from host memory, 10^9 byte/s one way (PCIe 4.0 x16 reaches about 25).
+        host_copy_us: what each copy to or from host memory costs beyond its bytes: one move, in one layer, of K or V.
+            1.5 is what Fig. 19a of the PagedAttention paper implies for an A100 (swaps of small blocks).
     """
 
     name: str
@@ -39,6 +42,8 @@ class Hardware:
     compute_efficiency: float = 0.65
     memory_efficiency: float = 0.85
     link_latency_us: float = 10.0
+    host_gb_per_s: float = 25.0
+    host_copy_us: float = 1.5
 
     @property
     def flops_per_ns(self) -> float:

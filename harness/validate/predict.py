@@ -1,0 +1,158 @@
+"""The requests of a measured run, served again in simulation, and the figures of both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from omegaconf import DictConfig, OmegaConf
+
+from harness.ahead import replay_ahead
+from harness.build import build_scheduler
+from harness.clock import Clock
+from harness.errors import HarnessError
+from harness.metrics.recorder import Recorder
+from harness.metrics.requests import request_table
+from harness.replayer import replay
+from harness.runner.latency.table import TableLatency
+from harness.runner.simulated import SimulatedModelRunner
+from harness.validate.engine import NULL_BLOCK, Engine
+from harness.validate.measured import Measured
+from harness.workload import Workload
+
+METRICS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2E": "e2e_ms"}
+PERCENTILES = (50, 90, 95, 99)
+STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES))
+
+
+class Variant(NamedTuple):
+    """What is varied around the run as it was: all of it is printed, so that nobody can pick the best."""
+
+    skew: bool
+    prefix: bool
+    ahead: bool
+
+    @property
+    def label(self) -> str:
+        on = {True: "on", False: "off"}
+        return f"skew {on[self.skew]}, prefix {on[self.prefix]}, {'a' if self.ahead else ''}synchronous"
+
+
+def variants(headline: Variant, has_skew: bool) -> list[Variant]:
+    """The headline first, then every other combination that the tables allow."""
+    every = (Variant(*one) for one in product((True, False) if has_skew else (False,), (True, False), (True, False)))
+    return [headline, *(one for one in every if one != headline)]
+
+
+class Prediction(NamedTuple):
+    """One variant.
+
+    Attributes:
+        variant: which.
+        requests: `[n]` rows as those of the measured table: `ttft_ms`, `tpot_ms`, `e2e_ms` from the queue stamp, and
+            `preemptions`, `cached_tokens`.
+        facts: steps, preemptions, hit rate, peak of the pool and whether it ever filled.
+    """
+
+    variant: Variant
+    requests: pd.DataFrame
+    facts: dict[str, Any]
+
+
+def predict(measured: Measured, engine: Engine, latency: TableLatency, variant: Variant, cfg: DictConfig,
+            steps: Path | None = None) -> Prediction:  # fmt: skip
+    """Serve the requests under the engine's settings, as `variant` changes them.
+
+    Args:
+        cfg: the configuration, for everything that is not the engine's.
+        steps: where to write the step table; None = nowhere.
+
+    Raises:
+        HarnessError: settings that the allocator or the scheduler refuses, or a request they can never serve.
+    """
+    version, freed_blocks = engine.rules
+    scheduler_keys = ("max_num_seqs", "max_num_batched_tokens", "chunked_prefill", "watermark", "policy",
+                      "long_prefill_token_threshold")  # fmt: skip
+    changed = {
+        "max_model_len": engine["max_model_len"],
+        "allocator": {"block_size": engine["block_size"], "enable_prefix_caching": variant.prefix,
+                      "freed_blocks": freed_blocks},
+        "scheduler": {**{key: engine[key] for key in scheduler_keys}, "version": version,
+                      "scheduler_reserve_full_isl": engine["reserve_full_isl"]},
+    }  # fmt: skip
+    capacity = (engine["num_gpu_blocks"] - NULL_BLOCK) * engine["block_size"]
+    scheduler = build_scheduler(OmegaConf.merge(cfg, changed), capacity)  # type: ignore[arg-type]
+    latency_runner, recorder, requests = SimulatedModelRunner(latency), Recorder(steps, keep=False), measured.requests()
+    play = replay_ahead if variant.ahead else replay
+    play(Workload(requests), scheduler, latency_runner, Clock(), recorder)
+    for number, reason in recorder.rejections.items():
+        name = measured.table["request_id"].iloc[number]
+        raise HarnessError(f"request {name}, which the engine served, can't be served under these settings: {reason}")
+    recorder.steps.flush()
+    table, whole = request_table(recorder, requests), recorder.steps.whole
+    late = table["lateness_s"] * 1e3  # from the arrival to the queue stamp
+    told = pd.DataFrame({
+        "ttft_ms": table["ttft_ms"] - late, "tpot_ms": table["tpot_ms"], "e2e_ms": table["e2e_ms"] - late,
+        "preemptions": table["preemptions"], "cached_tokens": table["cached_tokens"],
+    })  # fmt: skip
+    prefix = scheduler.prefix
+    facts = {
+        "steps": whole.steps, "duration_s": whole.ns / 1e9, "preemptions": int(table["preemptions"].sum()),
+        "prefix_hit_pct": 100 * prefix.hits / prefix.queries if variant.prefix and prefix.queries else None,
+        "peak_tokens": whole.peak("used"), "peak_seqs": whole.peak("num_seqs"),
+        "pool_filled": bool(whole.peak("head_blocked") or whole.sum("preempted")),
+    }  # fmt: skip
+    return Prediction(variant, told, facts)
+
+
+def figures(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
+    """`metric`, `statistic`, `measured_ms`, `predicted_ms`, `error_pct`: over the requests whose end was measured.
+
+    What nobody has (a TPOT where every answer is one token) is left out. Percentiles are linear, as numpy's.
+    """
+    return pd.DataFrame(_figures(measured, predicted),
+                        columns=["metric", "statistic", "measured_ms", "predicted_ms", "error_pct"])  # fmt: skip
+
+
+def _figures(measured: pd.DataFrame, predicted: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    for metric, column in METRICS.items():
+        there = measured[column].notna() & predicted[column].notna()
+        if there.any():
+            pairs = zip(STATISTICS, spread(measured[column][there]), spread(predicted[column][there]), strict=True)
+            for statistic, real, told in pairs:
+                yield metric, statistic, real, told, 100 * (told / real - 1) if real else None
+
+
+def spread(values: pd.Series) -> list[float]:
+    """Mean and `PERCENTILES`."""
+    return [float(values.mean()), *np.percentile(values, PERCENTILES).tolist()]
+
+
+def mean_error(table: pd.DataFrame) -> float:
+    """Mean |relative error| of the figures, in percent."""
+    return float(table["error_pct"].abs().mean())
+
+
+def published_error(folder: Path, own: pd.DataFrame) -> float | None:
+    """Mean |relative error| (%) that LLMServingSim reports from the same tables for the same run; None if it does not.
+
+    Its `llmservingsim_error.txt` is of this run if its measured figures are.
+
+    Args:
+        own: our `figures` of any variant.
+    """
+    path = folder / "llmservingsim_error.txt"
+    if not path.is_file():
+        return None
+    names = {"Latency": "E2E", "Mean": "mean", "Median": "p50", "P90": "p90", "P95": "p95", "P99": "p99"}
+    rows = re.findall(r"^(TTFT|TPOT|Latency) (\w+) +([\d.]+) +([\d.]+)", path.read_text(), re.MULTILINE)
+    theirs = {(names.get(m, m), names.get(s, s)): (float(real), float(told)) for m, s, real, told in rows}
+    real = own.set_index(["metric", "statistic"])["measured_ms"]
+    if set(theirs) != set(real.index) or any(abs(real[key] - theirs[key][0]) > 0.051 for key in theirs):
+        return None
+    return float(np.mean([abs(100 * (told / was - 1)) for was, told in theirs.values()]))

@@ -1,0 +1,135 @@
+"""The task of `experiment=validate`: reads a measured run, predicts it in every variant, and writes both down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from omegaconf import DictConfig, OmegaConf
+
+from harness.errors import HarnessError
+from harness.report.validation import Validation, report
+from harness.runner.latency.skew import skew_enabled
+from harness.runner.latency.table import TableLatency
+from harness.runner.latency.table_files import read_meta
+from harness.validate.engine import NULL_BLOCK, Engine, Setting, read_engine
+from harness.validate.measured import Measured, find_prompts, read_measured
+from harness.validate.predict import Prediction, Variant, figures, mean_error, predict, published_error, variants
+from harness.validate.tables import doubts, layers_of, tables_folder
+
+OURS = ("max_model_len", "kv_slots", "kv_bytes", "gpu_memory_utilization", "allocator", "reservation", "scheduler",
+        "device", "model", "workload", "simulation", "clock", "server", "system")  # fmt: skip
+
+
+def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any], progress: object) -> dict[str, Any]:
+    """Predict the run in `validate.measured` with the kernel tables in `validate.profile`.
+
+    Writes `validate.csv` (every figure of every variant), `requests.csv` and `steps.csv` (of the headline), a figure
+    and `REPORT.md`, and prints them. The headline is the variant that the run's own settings and the tables name.
+
+    Raises:
+        HarnessError: what is missing, or does not fit; it is named.
+    """
+    given: Any = OmegaConf.to_container(cfg.validate, resolve=True)
+    for key in sorted(asked):
+        if key.partition(".")[0] in OURS:
+            raise HarnessError(f"{key}: experiment=validate takes the engine's settings from the run's meta file; set "
+                               f"validate.{key.rpartition('.')[2]} instead, if there is such a key")  # fmt: skip
+    if given["measured"] is None:
+        raise HarnessError("experiment=validate needs validate.measured=FILE, the requests of a measured run (JSON "
+                           "lines, plain or gzip)")  # fmt: skip
+    facts["device"] = "simulated"
+    tables = tables_folder(given["profile"])
+    measured = read_measured(Path(given["measured"]))
+    engine = read_engine(measured.path, given, read_meta(tables))
+    find_prompts(measured, given["prompts"])
+    tables = tables_folder(given["profile"], engine["tensor_parallel"])
+    meta = read_meta(tables)
+    notes = [*measured.notes, *doubts(engine, tables, meta)]
+    layers = layers_of(given["layers"], engine, tables, meta)
+    _decide(engine, measured)
+    wanted = _skew(given["skew"], meta)
+    headline = Variant(wanted.value, engine["enable_prefix_caching"], engine["async_scheduling"])
+    latencies = {headline.skew: _load(tables, layers.value, headline.skew, engine)}
+    if any((tables / f"skew_fit.csv{end}").is_file() for end in ("", ".gz")):
+        latencies[not headline.skew] = _load(tables, layers.value, not headline.skew, engine)
+    if engine["tensor_parallel"] > 1 and "all_reduce" not in latencies[headline.skew].kernels:
+        notes.append("the tables have no all_reduce: what the devices tell each other takes no time here")
+    predictions = [
+        predict(measured, engine, latencies[one.skew], one, cfg, folder / "steps.csv" if one == headline else None)
+        for one in variants(headline, True in latencies)
+    ]
+    tables_of = {one.variant: figures(measured.table, one.requests) for one in predictions}
+    _write(folder, measured, predictions, tables_of)
+    result = Validation(
+        measured=measured, engine=engine, profile=tables, predictions=predictions, tables=tables_of,
+        settings=[*engine.settings.values(), layers, wanted], why=_why(engine, measured, wanted),
+        notes=[*notes, *_pool(engine, predictions[0])], published=published_error(tables, tables_of[headline]),
+    )  # fmt: skip
+    report(result, folder)
+    return {
+        "device": "simulated", "model": engine.model, "requests": len(measured.table), "variant": headline.label,
+        "mean_error_pct": mean_error(tables_of[headline]), "published_error_pct": result.published,
+        "mean_error_pct_by_variant": {one.label: mean_error(table) for one, table in tables_of.items()},
+        "settings": {setting.name: [setting.value, setting.source] for setting in result.settings},
+        **predictions[0].facts, "notes": result.notes,
+    }  # fmt: skip
+
+
+def _load(tables: Path, layers: int, skew: bool, engine: Engine) -> TableLatency:
+    return TableLatency.load(tables, layers, skew=skew, tensor_parallel=engine["tensor_parallel"])
+
+
+def _skew(given: bool | None, meta: Any) -> Setting:
+    if given is not None:
+        return Setting("skew correction", bool(given), "validate.skew")
+    return Setting("skew correction", skew_enabled(meta), "the tables' meta.yaml: skew_fit.enabled")
+
+
+def _decide(engine: Engine, measured: Measured) -> None:
+    """Settle the sizes that were not recorded, so that neither of them ever binds."""
+    tokens = measured.table["prompt_tokens"] + measured.table["output_tokens"]
+    engine.decide("max_model_len", int(tokens.max()), "as long as the longest request, so it never cuts one")
+    blocks = int((-(-tokens // engine["block_size"])).sum()) + NULL_BLOCK
+    engine.decide("num_gpu_blocks", blocks, "as many as all requests take together, so the pool never fills")
+
+
+def _why(engine: Engine, measured: Measured, skew: Setting) -> list[str]:
+    """Why the headline is the variant it is."""
+    said = {True: "on", False: "off"}
+    cache, ahead = engine.settings["enable_prefix_caching"], engine.settings["async_scheduling"]
+    if measured.prompts:
+        chains = f"hash chains of all {len(measured.table)} prompts from {measured.prompts}"
+    else:
+        chains = "no hash chains: only a preempted request finds its own blocks again"
+    return [
+        f"skew correction {said[skew.value]}: {skew.source}",
+        f"prefix cache {said[cache.value]}: {cache.source}; {chains}",
+        f"{'asynchronous' if ahead.value else 'synchronous'} scheduling: {ahead.source}",
+    ]
+
+
+def _pool(engine: Engine, headline: Prediction) -> list[str]:
+    """How full the pool was."""
+    size, peak = (engine["num_gpu_blocks"] - NULL_BLOCK) * engine["block_size"], headline.facts["peak_tokens"]
+    setting = engine.settings["num_gpu_blocks"]
+    if headline.facts["pool_filled"]:
+        return [f"the pool of {size:,} tokens filled: {headline.facts['preemptions']} preemptions predicted"]
+    said = f"the pool never filled: at most {peak:,} tokens were in use at once, nobody was refused or preempted"
+    if setting.assumed:
+        said += (
+            f"; its size was not recorded, {size:,} tokens are {setting.source}. A real pool of fewer than {peak:,} "
+        )
+        said += "tokens would have filled: then set validate.num_gpu_blocks"
+    return [said]
+
+
+def _write(
+    folder: Path, measured: Measured, predictions: list[Prediction], tables: dict[Variant, pd.DataFrame]
+) -> None:
+    rows = [table.assign(variant=one.label, headline=i == 0) for i, (one, table) in enumerate(tables.items())]
+    whole = pd.concat(rows, ignore_index=True)
+    whole[["variant", "headline", *whole.columns[:5]]].to_csv(folder / "validate.csv", index=False)
+    both = measured.table.join(predictions[0].requests.add_prefix("predicted_"))
+    both.to_csv(folder / "requests.csv", index=False)

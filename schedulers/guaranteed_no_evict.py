@@ -1,0 +1,49 @@
+"""Admit only who can surely run to the end: TensorRT-LLM's default capacity policy, `GUARANTEED_NO_EVICT`."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any
+
+from schedulers.continuous import Continuous
+from schedulers.request import Sequence
+from schedulers.reservation import RESERVATIONS, on_demand
+
+
+class GuaranteedNoEvict(Continuous):
+    """Continuous batching that never preempts: the head joins if the pool holds the longest it and all others may get.
+
+    What is promised is counted, not taken: it lets in whom `continuous` with reservation=max_tokens does, but the books
+    say free instead of reserved, and a prefix cache may use it meanwhile. As there, the blocks that running sequences
+    still need to their ends are put against the free ones, the first that does not fit stops the queue, and the longest
+    sequence is the longest the pool holds where that is less than `max_model_len` (a reservation would be rejected).
+    Blocks that the head, or the answers to one request, would share are counted in full.
+
+    A placement that can't grow a sequence gives the guarantee by its reservation.
+
+    Args:
+        promise: how long a sequence may get: `max_tokens` (as the client declared; without, `max_model_len`), `exact`
+            (the truth), `pow2` or `max_model_len`.
+    """
+
+    def __init__(self, *args: Any, promise: str = "max_tokens", watermark: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(*args, watermark=watermark, **kwargs)
+        promises = {name: rule for name, rule in RESERVATIONS.items() if rule is not on_demand}
+        if promise not in promises:
+            raise ValueError(f"scheduler.promise must be one of {', '.join(promises)}, got {promise!r}")
+        self.promised = promises[promise]
+        lengths = range(1, self.max_model_len + 1)
+        self.longest = bisect_left(lengths, True, key=lambda tokens: self.allocator.footprint(tokens) is None)
+
+    def lacking(self, seq: Sequence, budget: int) -> int:
+        if not self.allocator.grows or not self.running:  # who has the pool to itself was found servable
+            return 0
+        promised = sum(max(self.worst(lane) - lane.held, 0) for lane in self.running)
+        to_fork = [lane for lane in self.running if lane.group and lane is lane.members[0] and not lane.group.forked]
+        promised += sum(self.worst(lane) for leader in to_fork for lane in leader.members if lane.row < 0)
+        return max(promised + self.worst(seq) * len(seq.members) - self.allocator.free_slots, 0)
+
+    def worst(self, seq: Sequence) -> int:
+        """Slots that `seq` holds if it gets as long as it may."""
+        promise = max(self.promised(seq.request, self.max_model_len), self.reservation(seq.request, self.max_model_len))
+        return self.allocator.footprint(min(promise, self.longest)) or 0

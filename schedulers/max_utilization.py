@@ -1,0 +1,84 @@
+"""As many as fit now, whatever comes: TensorRT-LLM's capacity policy `MAX_UTILIZATION`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schedulers.continuous import Continuous
+from schedulers.policy import ORDERS, Order
+from schedulers.request import Batch
+
+
+class MaxUtilization(Continuous):
+    """One pass over all sequences in the order of the queue; where slots are short, the last started one is paused.
+
+    The order is that of arrival (`fcfs`) or the policy's, for running, paused and new sequences alike. So a paused one
+    returns to its old place, and with `priority` or `shortest_first` one that waits pauses those behind it that run,
+    for their slots or their places (where `continuous` lets them finish). Nobody from a paused one on is started in
+    that step. No slots are kept free (`watermark` 0). With `fcfs` it is `continuous` without a watermark, since who
+    came last was admitted last.
+    """
+
+    def __init__(self, *args: Any, watermark: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(*args, watermark=watermark, **kwargs)
+        if self.prefill_first:
+            raise ValueError("scheduler.prefill_first: one pass over all sequences has no prompts first")
+        self.several_answers = ORDERS[self.policy] is None  # a pass takes single sequences in order
+
+    def schedule(self, now: int) -> Batch:
+        order = ORDERS[self.policy]
+        return super().schedule(now) if order is None else self.close(self._pass(order))
+
+    @property
+    def arrivals_matter(self) -> bool:
+        """With an order, a newcomer may pause one that runs."""
+        return ORDERS[self.policy] is not None or super().arrivals_matter
+
+    def _pass(self, order: Order) -> Batch:
+        """Give all sequences in their order, running or waiting, their next tokens while slots and tokens last."""
+        batch, budget, at, closed = Batch(), self.max_num_batched_tokens, 0, False
+        running, waiting = self.running, self.waiting
+        while True:
+            if not closed and waiting and (at >= len(running) or order(waiting[0]) < order(running[at])):
+                before = len(running)
+                count = 0 if waiting[0] in batch.preempted else self._start(batch, budget, at)
+                if count:
+                    at += len(running) - before
+                    budget -= count
+                elif at < before and (batch.blocked or before >= self.max_num_seqs):
+                    self.preempt(running[-1], batch)
+                else:
+                    closed = True
+            elif at < len(running):
+                budget -= self._continue(batch, budget, at)
+                at += 1
+            else:
+                return batch
+
+    def _start(self, batch: Batch, budget: int, at: int) -> int:
+        """Admit the queue's head to the place `at` among the running; the tokens scheduled for it, 0 = it waits."""
+        batch.blocked = None
+        running = self.running
+        if budget <= 0 or len(running) >= self.max_num_seqs:
+            return 0
+        self.commit(batch)
+        before = len(running)
+        count = self.admit_head(batch, budget)
+        joined = running[before:]
+        del running[before:]
+        running[at:at] = joined
+        return count
+
+    def _continue(self, batch: Batch, budget: int, at: int) -> int:
+        """Schedule the next tokens of a running sequence, pausing the last ones for its slots; how many tokens."""
+        seq = self.running[at]
+        count = min(seq.num_tokens - seq.stored, budget)
+        while count > 0 and seq.stored + count > seq.room and not self.allocator.grow(seq, seq.stored + count):
+            victim = self.running[-1]
+            self.preempt(victim, batch)
+            if victim is seq:
+                return 0
+        if count > 0:
+            batch.seqs.append(seq)
+            batch.counts.append(count)
+        return max(count, 0)

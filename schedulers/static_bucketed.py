@@ -1,0 +1,57 @@
+"""Static batches of requests of similar length: fewer lanes idle until the longest is over."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import Any
+
+from schedulers.request import Batch, Sequence
+from schedulers.static import Static
+
+LENGTHS = {
+    "prompt": lambda seq: seq.request.prompt_len,
+    "output": lambda seq: seq.expected,  # as `length_predictor` told it: the truth by default
+}
+
+
+class StaticBucketed(Static):
+    """Batches as `Static` makes them, but out of one bucket: requests whose lengths lie between two powers of two.
+
+    The bucket of the oldest waiting request is next, so that nobody starves; while that one may still wait
+    (`max_wait_s`), a bucket that fills a batch goes first.
+
+    Args:
+        bucket_by: `prompt`, or `output` (the expected length of the answer, see `length_predictor`).
+    """
+
+    def __init__(self, *args: Any, bucket_by: str = "output", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if bucket_by not in LENGTHS:
+            raise ValueError(f"scheduler.bucket_by must be one of {', '.join(LENGTHS)}, got {bucket_by!r}")
+        self._length = LENGTHS[bucket_by]
+        self._next: int | None = None  # the bucket that goes before that of the oldest
+
+    def bucket(self, seq: Sequence) -> int:
+        """The power of two below which its length lies."""
+        return self._length(seq).bit_length()
+
+    def _may_start(self, now: int) -> bool:
+        self._wake = self._next = None
+        if not self.waiting or self._due(now):
+            return bool(self.waiting)
+        sizes = Counter(map(self.bucket, self.waiting))
+        self._next = next((bucket for bucket, size in sizes.items() if size >= self.max_num_seqs), None)
+        if self._next is not None:
+            self._wake = None
+        return self._next is not None
+
+    def _form(self, batch: Batch) -> None:
+        """As `Static`, from a queue that holds one bucket only."""
+        if not self.waiting:
+            return
+        oldest = min(self.waiting, key=lambda seq: seq.request.arrival_ns)
+        bucket = self.bucket(oldest) if self._next is None else self._next
+        self._next, queue = None, list(self.waiting)
+        self.waiting = deque(seq for seq in queue if self.bucket(seq) == bucket)
+        super()._form(batch)
+        self.waiting = deque(seq for seq in queue if seq.row < 0)
