@@ -67,11 +67,11 @@ class Moving(SimulatedModelRunner):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.moves: list[list[Move]] = []
+        self.ran: list[list[Move]] = []
 
     def execute(self, batch: Batch) -> StepResult:
         if batch.moves:
-            self.moves.append(batch.moves)
+            self.ran.append(batch.moves)
         result = super().execute(batch)
         return replace(result, ns=result.ns + 10 * sum(move.length for move in batch.moves))
 
@@ -94,7 +94,7 @@ def simulate(scheduler: Scheduler, requests: list[Request], latency: LatencyMode
     if hasattr(scheduler.allocator, "tree"):
         tables["_free"] = scheduler.allocator.free_pages()
         tables["tree"] = [(n.pages.tolist(), n.keys.tolist(), n.used_at) for n in scheduler.allocator.tree.nodes()]
-    return {"moves": runner.moves, "table": table, "summary": summary, "steps": steps, "gaps": recorder.gaps.counts,
+    return {"moves": runner.ran, "table": table, "summary": summary, "steps": steps, "gaps": recorder.gaps.counts,
             "left": tables, "saturated": recorder.steps.saturated.by_time}  # fmt: skip
 
 
