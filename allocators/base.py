@@ -217,12 +217,14 @@ class Allocator(ABC):
         tables: ``[rows, width]`` int32, one row per admitted sequence; rows are reused, the array may be replaced by a
             larger one.
         grows: False where a placement cannot widen a sequence (then `on_demand` makes no sense with it).
+        can_fork: whether `fork` may be called.
         forks_share: whether `fork` of a sequence without a promise shares its slots, so that it takes none.
         host_capacity: slots of the host pool that `swap` moves sequences to; 0 = it can't.
     """
 
     block_size: int = 0
     grows: bool = False
+    can_fork: bool = True
     forks_share: bool = False
     host_capacity: int = 0
 
@@ -342,7 +344,8 @@ class Allocator(ABC):
     def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
         """Up to `rounds` further steps of one token for every sequence: `grow` in order, then `commit`, each time.
 
-        Ends before the first step in which somebody is refused room (who asked before may have got it).
+        Ends before the first step in which somebody is refused room (who asked before may have got it), or in which
+        slots would have to be moved or a step delayed: that is timed in a step of its own.
         """
         if min([seq.room - seq.stored for seq in seqs]) >= rounds <= min([seq.final - seq.stored for seq in seqs]):
             self.commit(seqs, [rounds] * len(seqs))
@@ -467,6 +470,18 @@ class Allocator(ABC):
         moves, self._moves = self._moves, []
         return moves
 
+    def take_delay(self) -> int:
+        """Nanoseconds that a simulated step must wait for what was done since the last call, beside its moves.
+
+        Such as mapping memory; a real runner measures it where there is any.
+        """
+        return 0
+
+    @property
+    def pending_moves(self) -> tuple[Move, ...]:
+        """What the next `take_moves` will return."""
+        return tuple(self._moves)
+
     def reserve_rows(self, rows: int) -> None:
         """Have at least `rows` rows in `tables`, so that the array is not replaced before more are needed."""
         have = len(self.tables)
@@ -508,6 +523,11 @@ class Allocator(ABC):
     def free_slots(self) -> int:
         """Slots that could be handed out now, one by one; a placement that can't use all of them says less."""
         return self.unheld
+
+    @property
+    def holders(self) -> list[Holder]:
+        """Every sequence that holds slots, finished lanes of a static batch included."""
+        return list(self._holders.values())
 
     def memory(self, blocked: Ask | None = None) -> Books:
         """The books now, in O(1). `blocked` is what the queue's head was refused for lack of memory."""

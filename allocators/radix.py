@@ -14,22 +14,25 @@ class Radix(Allocator):
     """A slot for each token, taken on demand; whatever was stored stays in a radix tree until its slots are needed.
 
     Running and cached tokens share the pool. A hit is as long as the contents agree, to the token. What a sequence
-    stored can be found from `commit` on, and is kept when it is finished or preempted. Where two sequences computed the
+    stored of its `common_tokens` can be found from `commit` on; all of it is kept when it is finished or preempted,
+    until the slots are needed. Where two sequences computed the
     same tokens at the same time, only the first one's are found; the second keeps its copies, and what it stored after
     them is found once it is gone (its copies are given back then).
 
     Args:
-        page_size: slots that are taken, compared and evicted together, a power of two from 1 to 256.
+        page_size: slots that are taken, compared and evicted together, a power of two from 1 to 256. Forks need 1.
     """
 
     grows = True
     shares = True
+    forks_share = True
 
     def __init__(self, capacity: int, max_model_len: int, page_size: int = 1) -> None:
         if type(page_size) is not int or page_size not in {1, 2, 4, 8, 16, 32, 64, 128, 256}:
             raise ValueError(f"page_size must be a power of two from 1 to 256, got {page_size!r}")
         self.block_size = self.page_size = page_size
         super().__init__(capacity, max_model_len)
+        self.can_fork = page_size == 1
         self.num_pages = capacity // page_size
         self.tree = RadixTree(page_size)
         self._free = np.arange(self.num_pages - 1, -1, -1, dtype=np.int32)  # a stack: its first `_num_free` entries
@@ -71,6 +74,14 @@ class Radix(Allocator):
         count = self._pages(tokens) - have
         if count > self._num_free + self.tree.num_cached:
             return 0
+        if count == 1:  # what each decode step asks for
+            if self._num_free:
+                self._num_free -= 1
+                self.tables[holder.row, have] = self._free[self._num_free]
+            else:
+                self.tables[holder.row, have] = self.tree.evict_one()
+            self._dirty.add(holder.row)
+            return self.page_size
         self._write(holder, have, self._take(count))
         return count * self.page_size
 
@@ -99,6 +110,33 @@ class Radix(Allocator):
         self._reserved += int(wanted.sum())
         self.commit(seqs, [rounds] * len(seqs))
         return Growth(rounds, shifts)
+
+    def fork(self, parent: Holder, child: Holder, common: int = 0) -> bool:
+        """Share all stored tokens through the tree, as far as their contents are known; copy the rest."""
+        self._known(parent)
+        if child is parent or not self.can_fork:
+            raise AllocatorError(f"{child.name} can't be forked from {parent.name} with page_size={self.page_size}")
+        node, shown = self._settle_in_tree(parent)
+        rest = self.tables[parent.row, shown : parent.stored].copy()
+        if len(rest) > self._num_free + self.tree.num_cached:
+            return False
+        self.tree.hold(node)
+        if child.row >= 0:
+            self.free(child)
+        child.row = self._take_row()
+        child.stored = child.held = child.room = parent.stored
+        child.final = parent.final
+        self._lanes[child.row] = node, shown
+        self._write(child, 0, self.tree.pages_to(node))
+        copies = self._take(len(rest))
+        self._write(child, shown, copies)
+        self._queue_copy(self._runs(rest), self._runs(copies), 0, len(rest))
+        self._enter(child)
+        return True
+
+    @property
+    def saved_slots(self) -> int:
+        return self.tree.num_shared * self.page_size
 
     def commit(self, seqs: Sequence[Holder], counts: Sequence[int]) -> None:
         super().commit(seqs, counts)
@@ -170,6 +208,31 @@ class Radix(Allocator):
             end = self.tree.grow(node, keys[shown * size : known * size], own)
             if end is not None:
                 self._lanes[holder.row] = end, known
+
+    def _settle_in_tree(self, holder: Holder) -> tuple[Node, int]:
+        """Have what a sequence stored in the tree, its copies of what was there given back; where it ends there."""
+        self._show(holder, holder.stored)
+        node, shown = self._lanes[holder.row]
+        keys = holder.token_keys(holder.stored)
+        known = min(len(keys), holder.stored)
+        if shown >= known:
+            return node, shown
+        live, finished = self.shared(holder)
+        self._leave(holder)
+        self._used += live
+        self._finished += finished
+        own = self.tables[holder.row, : holder.held].copy()
+        found = self.tree.match(keys, known)
+        end = self.tree.reach(found)
+        self.tree.hold(end)
+        self.tree.let_go(node)
+        if found.pages < known:
+            end = self.tree.grow(end, keys[found.pages : known], own[found.pages : known]) or end
+        self._lanes[holder.row] = end, known
+        self._give(own[shown : found.pages])
+        self._write(holder, 0, self.tree.pages_to(end))
+        self._enter(holder)
+        return end, known
 
     def _take(self, count: int) -> np.ndarray:
         """`count` pages: the ones given back last, then evicted ones. There must be as many."""

@@ -63,6 +63,7 @@ class RadixTree:
         self.root = Node(None, NO_KEYS, np.empty(0, np.int32))
         self.root.refs = 1
         self.num_cached = 0
+        self.num_shared = 0  # holders beyond the first, summed over all pages
         self._now = self._tickets = 0
         self._queue: list[tuple[int, int, Node]] = []  # (used_at, ticket, leaf); outdated where the tickets differ
         self._longest = 64
@@ -107,6 +108,8 @@ class RadixTree:
             if not each.refs:
                 self.num_cached -= len(each.pages)
                 each.ticket = 0
+            else:
+                self.num_shared += len(each.pages)
             each.refs += 1
 
     def let_go(self, node: Node, finished: bool = False) -> None:
@@ -118,6 +121,8 @@ class RadixTree:
             each.used_at = self._now
             if not each.refs:
                 self.num_cached += len(each.pages)
+            else:
+                self.num_shared -= len(each.pages)
         self._offer(node)
 
     def grow(self, node: Node, keys: np.ndarray, pages: np.ndarray) -> Node | None:
@@ -179,6 +184,16 @@ class RadixTree:
             del parent.children[self._first(leaf)]
             self._offer(parent)
         return np.concatenate(runs) if runs else self.root.pages
+
+    def evict_one(self) -> int:
+        """`evict` for a single page, in short."""
+        _, ticket, leaf = self._queue[0]
+        if leaf.ticket != ticket or leaf.refs or leaf.children or len(leaf.pages) == 1:
+            return int(self.evict(1)[0])
+        page = leaf.pages[-1]
+        leaf.pages, leaf.keys = leaf.pages[:-1], leaf.keys[: -self.page_size]
+        self.num_cached -= 1
+        return int(page)
 
     def nodes(self) -> list[Node]:
         """All but the root, parents before their children. O(nodes)."""

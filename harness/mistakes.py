@@ -71,7 +71,9 @@ def _keys(experiments: Path) -> list[str]:
     keys = {str(key) for key in config if key not in ("defaults", "hydra")}
     for path in experiments.glob("*/*.yaml"):
         group = path.parent.name
-        if group not in ("experiment", "system"):
+        if group == "experiment":  # the keys of its own sections, such as validate.layers
+            keys |= {key for key in _dotted(OmegaConf.load(path)) if "." in key and not key.startswith("hydra.")}
+        elif group != "system":
             keys |= {group} | {f"{group}.{key}" for key in _dotted(OmegaConf.load(path))}
     return sorted(keys | {"system", "experiment"})
 

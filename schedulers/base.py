@@ -234,6 +234,8 @@ class Scheduler(ABC):
         n, unit = request.n, self.allocator.block_size
         if not self.several_answers:
             return f"n = {n}: {type(self).__name__} serves requests that want a single answer"
+        if not self.allocator.can_fork:
+            return f"n = {n}: the allocator, as it is configured, can't fork a sequence"
         for key, limit in (("max_num_seqs", self.max_lanes), ("max_num_batched_tokens", self.max_num_batched_tokens)):
             if n > limit:
                 return f"n = {n} answers that are computed in one step exceed {key} = {limit}"
@@ -401,6 +403,7 @@ class Scheduler(ABC):
         """Commit what was scheduled and collect the moves it needs."""
         self.commit(batch)
         batch.moves, batch.saved = self.allocator.take_moves(), self.allocator.saved_slots
+        batch.delay_ns = self.allocator.take_delay()
         return batch
 
     def finish(self, finished: Items[Sequence]) -> None:

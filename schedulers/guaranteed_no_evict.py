@@ -1,4 +1,9 @@
-"""Admit only who can surely run to the end: TensorRT-LLM's default capacity policy, `GUARANTEED_NO_EVICT`."""
+"""Admit only who can surely run to the end: TensorRT-LLM's default capacity policy, `GUARANTEED_NO_EVICT`.
+
+Its rules are those of `cpp/tensorrt_llm/batch_manager/capacityScheduler.cpp` (2025), without what that does for LoRA,
+encoders and disaggregation, and without its holding back a prompt whose beginning another one computes in that step:
+here both share it at once.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,8 @@ class GuaranteedNoEvict(Continuous):
     say free instead of reserved, and a prefix cache may use it meanwhile. As there, the blocks that running sequences
     still need to their ends are put against the free ones, the first that does not fit stops the queue, and the longest
     sequence is the longest the pool holds where that is less than `max_model_len` (a reservation would be rejected).
-    Blocks that the head, or the answers to one request, would share are counted in full.
+    Blocks that the head would share with those that run are not counted again; those that the answers to one request
+    share are.
 
     A placement that can't grow a sequence gives the guarantee by its reservation.
 
@@ -41,7 +47,8 @@ class GuaranteedNoEvict(Continuous):
         promised = sum(max(self.worst(lane) - lane.held, 0) for lane in self.running)
         to_fork = [lane for lane in self.running if lane.group and lane is lane.members[0] and not lane.group.forked]
         promised += sum(self.worst(lane) for leader in to_fork for lane in leader.members if lane.row < 0)
-        return max(promised + self.worst(seq) * len(seq.members) - self.allocator.free_slots, 0)
+        shared = self.allocator.lookup(seq, seq.num_tokens - 1).held
+        return max(promised + self.worst(seq) * len(seq.members) - shared - self.allocator.free_slots, 0)
 
     def worst(self, seq: Sequence) -> int:
         """Slots that `seq` holds if it gets as long as it may."""

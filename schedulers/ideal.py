@@ -55,20 +55,29 @@ class Ideal(Continuous):
         """By how much the pool is too small for the most that `seq` and all that run will hold together."""
         lanes, ends = [*self.running, seq], self.ends([*self.running, seq])
         in_step = [lane.stored == lane.num_tokens for lane in self.running] + [seq.num_tokens <= budget]
-        return max(max(self._peak(lanes, end, in_step) for end in ends) - self.room, 0)
+        pool = self.allocator
+        shared = (
+            [pool.shared(lane)[0] for lane in self.running]
+            if getattr(pool, "shares", False)
+            else [0] * len(self.running)
+        )
+        own = sum(lane.held - common for lane, common in zip(self.running, shared, strict=True))
+        common = pool.capacity - pool.unheld - own  # held by several, counted once and until all are over
+        most = common + max(self._peak(lanes, end, in_step, [*shared, 0]) for end in ends)
+        return max(most - self.room, 0)
 
     def ends(self, seqs: list[Sequence]) -> list[list[int]]:
         """Prompt and output tokens with which each of `seqs` will be finished; a list for each future thought of."""
         return [[seq.end_tokens for seq in seqs]]
 
-    def _peak(self, lanes: list[Sequence], ends: list[int], in_step: list[bool]) -> int:
+    def _peak(self, lanes: list[Sequence], ends: list[int], in_step: list[bool], shared: list[int]) -> int:
         """A lane out of step waits for room in a step, and may reach its end whenever others reach theirs."""
         moving, pinned = list[tuple[int, int]](), list[tuple[int, int]]()
-        for seq, end, moves in zip(lanes, ends, in_step, strict=True):
+        for seq, end, moves, common in zip(lanes, ends, in_step, shared, strict=True):
             if moves:
-                moving.append((end - 1 - seq.num_tokens, seq.num_tokens))
+                moving.append((end - 1 - seq.num_tokens, seq.num_tokens - common))
             else:
-                pinned.append((0, end - 1))
+                pinned.append((0, end - 1 - common))
         return peak(moving, self.unit) + peak(pinned, self.unit)
 
     def steady(self, batch: Batch) -> bool:

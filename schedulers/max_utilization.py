@@ -1,4 +1,8 @@
-"""As many as fit now, whatever comes: TensorRT-LLM's capacity policy `MAX_UTILIZATION`."""
+"""As many as fit now, whatever comes: TensorRT-LLM's capacity policy `MAX_UTILIZATION`.
+
+Its rules are those of `cpp/tensorrt_llm/batch_manager/capacityScheduler.cpp` (2025): who does not fit has the last
+started one behind it paused, for blocks as for places in the batch, and the pass ends where the first was paused.
+"""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@ from schedulers.content import Chain
 if TYPE_CHECKING:
     from schedulers.group import Group
 
+ANSWER_PIECE = 16  # tokens; telling others of each single one would cost a step of many sequences milliseconds
+
 
 @dataclass(slots=True)
 class Request:
@@ -124,10 +126,10 @@ class Sequence(Holder):
 
     @property
     def common_tokens(self) -> int:
-        """Its prompt and its answer, as far as they are known."""
+        """Its prompt and its answer as far as they are known, but of an answer that goes on only whole pieces."""
         request = self.request
         if request.token_ids is not None:
-            return request.prompt_len + len(self.outputs)
+            return request.prompt_len + len(self.outputs) // ANSWER_PIECE * ANSWER_PIECE
         return request.prompt_len if request.hash_ids is not None else 0
 
 
@@ -174,6 +176,7 @@ class Batch:
         admitted, preempted: sequences that joined or lost their memory in this step.
         blocked: what the queue's head was refused for lack of memory, None when nothing was.
         moves: copies to run before the step's attention.
+        delay_ns: how long a simulated step waits for the allocator (`Allocator.take_delay`).
         saved: slots that sequences would hold besides in this step if they shared none.
     """
 
@@ -184,6 +187,7 @@ class Batch:
     preempted: list[Sequence] = field(default_factory=list)
     blocked: Ask | None = None
     moves: list[Move] = field(default_factory=list)
+    delay_ns: int = 0
     saved: int = 0
     committed: int = 0
 

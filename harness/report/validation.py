@@ -63,21 +63,31 @@ class Validation:
 
 
 def report(result: Validation, folder: Path, console: Console | None = None) -> None:
-    """Print the tables, draw `figures/validate.png` and `.svg`, and write `REPORT.md`."""
+    """Print the tables, draw `figures/validate` and, if the engine counted, `figures/over_time` (PNG and SVG), and
+    write `REPORT.md`.
+
+    Args:
+        folder: with `steps.csv` of the headline.
+    """
     with rc_context(RC):
         figure = draw(result)
         (folder / "figures").mkdir(exist_ok=True)
         figure.savefig(folder / "figures" / "validate.png", dpi=150)
         figure.savefig(folder / "figures" / "validate.svg", metadata={"Date": None})
-    (folder / "REPORT.md").write_text(markdown(result))
+        over_time = draw_over_time(result, pd.read_csv(folder / "steps.csv"))
+        if over_time is not None:
+            over_time.savefig(folder / "figures" / "over_time.png", dpi=150)
+            over_time.savefig(folder / "figures" / "over_time.svg", metadata={"Date": None})
+    text = markdown(result) + ("\n![](figures/over_time.png)\n" if over_time is not None else "")
+    (folder / "REPORT.md").write_text(text)
     console = console or Console()
     console = console if console.is_terminal else Console(width=120)  # a pipe has no width of its own
     for title, headers, rows in (_figures(result), _variants(result), _settings(result)):
         view = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", title=title, title_justify="left",
                      title_style="bold")  # fmt: skip
         for i, header in enumerate(headers):
-            text = title == SETTINGS or not i
-            view.add_column(header, justify="left" if text else "right", overflow="fold")
+            left = title == SETTINGS or not i
+            view.add_column(header, justify="left" if left else "right", overflow="fold")
         for row in rows:
             view.add_row(*row)
         console.print(view)
@@ -145,7 +155,9 @@ def markdown(result: Validation) -> str:
              f"{result.summary[0].upper()}{result.summary[1:]}.", "", "![](figures/validate.png)", ""]  # fmt: skip
     for title, headers, rows in (_figures(result), _variants(result), _settings(result)):
         lines += [f"# {title}", ""]
-        lines += ["| " + " | ".join(cells) + " |" for cells in (headers, ["---"] * len(headers), *rows)] + [""]
+        for cells in (headers, ["---"] * len(headers), *rows):
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append("")
     lines += ["# Why this headline", "", *(f"- {why}" for why in result.why), "", "# Keep in mind", ""]
     lines += [f"- {note}" for note in [*result.notes, *RULES]]
     return "\n".join(lines) + "\n"
@@ -196,6 +208,26 @@ def draw(result: Validation) -> Figure:
                  caption, handles)  # fmt: skip
 
 
+def draw_over_time(result: Validation, steps: pd.DataFrame) -> Figure | None:
+    """Requests that run and wait, as the engine counted them and as predicted; None where it did not count."""
+    series = result.measured.series
+    if series is None:
+        return None
+    fig = new_figure(12, 4.6)
+    means = []
+    for name, column, ax in zip(("running", "waiting"), ("num_seqs", "waiting"), fig.subplots(1, 2), strict=True):
+        at = np.searchsorted(steps["start_s"], series["t"], side="right") - 1
+        predicted = steps[column].to_numpy()[np.maximum(at, 0)]
+        means.append(f"{name} {series[name].mean():.1f} measured, {predicted.mean():.1f} predicted")
+        ax.plot(series["t"], series[name], color=MEASURED, linewidth=2.6, label="measured")
+        ax.plot(series["t"], predicted, color=PREDICTED, linewidth=1.6, linestyle=(0, (3, 1.2)), label="predicted")
+        ax.set(title=f"Requests {name}", xlabel="s", xlim=(0, None), ylim=(0, None))
+        ax.grid()
+    caption = "Measured: the engine's own counters, once a second. Predicted: the step at that moment, from the "
+    return frame(fig, "How many requests run and wait", "Mean: " + "; ".join(means),
+                 caption + "first arrival on.", fig.axes[0].get_lines())  # fmt: skip
+
+
 def _curve(ax: Axes, values: pd.Series, color: str, width: float, dash: object) -> None:
     there = np.sort(values.dropna().to_numpy(np.float64))
     if len(there):
@@ -213,7 +245,9 @@ def _errors(ax: Axes, result: Validation, metric: str) -> None:
         if mine:
             for at, error in zip(part["statistic"], part["error_pct"], strict=True):
                 ax.annotate(f"{error:+.1f}", (at, error), xytext=(9, 0), textcoords="offset points", va="center",
+                            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.8},
                             fontsize=8.5, color=PREDICTED)  # fmt: skip
     ax.axhline(0, color=MEASURED, linewidth=1)
-    ax.margins(x=0.12, y=0.12)
+    ax.set_xlim(-0.5, 4.9)
+    ax.margins(y=0.12)
     ax.grid(axis="y")

@@ -1,10 +1,8 @@
-"""A measured run: its requests with the engine's own time stamps, and what their prompts have in common."""
+"""A measured run: its requests with the engine's own time stamps."""
 
 from __future__ import annotations
 
 import math
-from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from harness.errors import HarnessError
-from harness.validate.files import read_lines, stem
+from harness.validate.files import beside, read_lines
 from schedulers.request import Request
 
 LENGTHS, STAMPS = ("input_toks", "output_toks"), ("queued_ts", "first_token_ts", "last_token_ts")
@@ -25,11 +23,14 @@ class Measured:
 
     Attributes:
         path: the file.
-        table: one row per request: `request_id`, `prompt_tokens`, `output_tokens`, `arrival_s` (from the first),
-            and `ttft_ms`, `tpot_ms`, `e2e_ms`, counted from the queue stamp; empty where the engine has no stamp.
+        table: one row per request: `row` in the file, `request_id`, `prompt_tokens`, `output_tokens`, `arrival_s` and
+            `queued_s` from the first arrival, and `ttft_ms`, `tpot_ms`, `e2e_ms` from the queue stamp; empty where the
+            engine has no stamp.
         hashes: by position, (tokens per hash id, hash ids of the prompt); empty = nothing is known of the prompts.
         prompts: the file these are from.
         notes: what was done to the rows, for whoever reads the results.
+        series: `t` (s), `running` and `waiting` requests as the engine counted them from second to second, if it did.
+        under_way: most requests at once that were scheduled and not finished; None without `scheduled_ts`.
     """
 
     path: Path
@@ -37,6 +38,8 @@ class Measured:
     hashes: list[tuple[int, Any]] = field(default_factory=list)
     prompts: Path | None = None
     notes: list[str] = field(default_factory=list)
+    series: pd.DataFrame | None = None
+    under_way: int | None = None
 
     def requests(self) -> list[Request]:
         """Fresh requests for a replay; `id` is the row in `table`."""
@@ -84,7 +87,7 @@ def read_measured(path: Path) -> Measured:
     })  # fmt: skip
     further = table["output_tokens"] - 1
     table["tpot_ms"] = ((table["e2e_ms"] - table["ttft_ms"]) / further).where(further > 0)
-    table = table.iloc[order].reset_index(drop=True)
+    table = table.iloc[order].reset_index(names="row")
     answered = table["ttft_ms"].notna() & table["e2e_ms"].notna()
     table.loc[~answered, ["ttft_ms", "tpot_ms", "e2e_ms"]] = np.nan
     unanswered = int((~answered).sum())
@@ -92,11 +95,33 @@ def read_measured(path: Path) -> Measured:
         raise HarnessError(f"validate.measured={path}: no request has both first_token_ts and last_token_ts")
     if unanswered:
         notes.append(f"{unanswered} requests have no first or last token: they are load, and in no figure")
-    return Measured(path, table, notes=notes)
+    under_way = _most_at_once(_column(raw, "scheduled_ts"), stamps["last_token_ts"])
+    return Measured(path, table, notes=notes, series=_series(path, notes), under_way=under_way)
+
+
+def _most_at_once(begin: np.ndarray, end: np.ndarray) -> int | None:
+    """Most of the spans from `begin` to `end` that overlap; None where one of them is not known."""
+    if np.isnan(begin).any() or np.isnan(end).any():
+        return None
+    ended = np.searchsorted(np.sort(end), np.sort(begin), side="right")  # when each begins
+    return int((np.arange(1, len(begin) + 1) - ended).max())
+
+
+def _series(path: Path, notes: list[str]) -> pd.DataFrame | None:
+    """The counters in a file beside the run; None = there is none, or it is of another kind."""
+    columns, file = ["t", "running", "waiting"], beside(path, "timeseries", ".csv")
+    if file is None:
+        return None
+    try:
+        series = pd.read_csv(file)[columns].astype("float64")
+    except (OSError, EOFError, KeyError, ValueError) as error:
+        notes.append(f"{file} beside the run has no columns {', '.join(columns)} and was not used: {error}")
+        return None
+    return series if len(series) else None
 
 
 def _stamps(path: Path, number: int, row: dict[str, Any]) -> None:
-    for key in (*STAMPS, "arrival_time"):
+    for key in (*STAMPS, "arrival_time", "scheduled_ts"):
         value = row.get(key)
         known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if key == "queued_ts" and not known:
@@ -116,58 +141,3 @@ def _column(raw: pd.DataFrame, key: str) -> np.ndarray:
     if key not in raw:
         return np.full(len(raw), np.nan)
     return raw[key].to_numpy(np.float64, na_value=np.nan)
-
-
-def find_prompts(measured: Measured, wanted: str | None) -> None:
-    """Add the hash chains of the prompts, matched by `request_id`.
-
-    Args:
-        wanted: a file; `auto` = one beside the run that has every request with its length; `none` or None = no chains.
-
-    Raises:
-        HarnessError: a file that was asked for and does not fit; the first request that it lacks is named.
-    """
-    if wanted in (None, "none"):
-        return
-    if wanted != "auto":
-        measured.hashes, measured.prompts = _chains(measured, Path(wanted)), Path(wanted)
-        return
-    for path in _candidates(measured.path):
-        try:
-            measured.hashes, measured.prompts = _chains(measured, path), path
-        except HarnessError as error:
-            measured.notes.append(f"prompts beside the run were not used: {error}")
-        else:
-            return
-
-
-def _candidates(path: Path) -> Iterable[Path]:
-    """Files beside a run that may hold its prompts, those of its own name first."""
-    own = stem(path)
-    files = sorted(file for file in path.parent.glob("*prompts*") if ".jsonl" in file.suffixes)
-    return sorted(files, key=lambda file: not file.name.startswith(own))
-
-
-def _chains(measured: Measured, path: Path) -> list[tuple[int, Any]]:
-    """(tokens per id, ids) of every request of `measured`, in its order."""
-    known: dict[str, tuple[int, int, Any]] = {}
-    for number, row in read_lines(path, "validate.prompts"):
-        block, length, ids = row.get("block_size"), row.get("input_length"), row.get("hash_ids")
-        if row.get("request_id") is None or type(length) is not int or not isinstance(ids, list):
-            raise HarnessError(f"{path}:{number}: prompts need request_id, input_length, block_size and hash_ids")
-        if type(block) is not int or block < 1 or len(ids) != -(-length // block):
-            raise HarnessError(f"{path}:{number}: {length} tokens in pieces of block_size={block} have not {len(ids)} "
-                               "hash_ids")  # fmt: skip
-        try:
-            known[str(row["request_id"])] = length, block, array("Q", [value % (1 << 64) for value in ids])
-        except TypeError as error:
-            raise HarnessError(f"{path}:{number}: hash_ids must be whole numbers") from error
-    chains = []
-    for name, length in zip(measured.table["request_id"], measured.table["prompt_tokens"], strict=True):
-        if name not in known:
-            raise HarnessError(f"{path}: there is no prompt of request {name}")
-        if known[name][0] != length:
-            raise HarnessError(f"{path}: the prompt of request {name} has {known[name][0]} tokens, and {length} in the "
-                               "run: are they of another model?")  # fmt: skip
-        chains.append(known[name][1:])
-    return chains

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from harness.workload import Workload
 
 METRICS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2E": "e2e_ms"}
 PERCENTILES = (50, 90, 95, 99)
+Progress = Callable[[int, int], None]
 STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES))
 
 
@@ -65,12 +66,13 @@ class Prediction(NamedTuple):
 
 
 def predict(measured: Measured, engine: Engine, latency: TableLatency, variant: Variant, cfg: DictConfig,
-            steps: Path | None = None) -> Prediction:  # fmt: skip
+            steps: Path | None = None, on_progress: Progress | None = None) -> Prediction:  # fmt: skip
     """Serve the requests under the engine's settings, as `variant` changes them.
 
     Args:
         cfg: the configuration, for everything that is not the engine's.
         steps: where to write the step table; None = nowhere.
+        on_progress: called after each step with (requests over, tokens).
 
     Raises:
         HarnessError: settings that the allocator or the scheduler refuses, or a request they can never serve.
@@ -89,7 +91,7 @@ def predict(measured: Measured, engine: Engine, latency: TableLatency, variant: 
     scheduler = build_scheduler(OmegaConf.merge(cfg, changed), capacity)  # type: ignore[arg-type]
     latency_runner, recorder, requests = SimulatedModelRunner(latency), Recorder(steps, keep=False), measured.requests()
     play = replay_ahead if variant.ahead else replay
-    play(Workload(requests), scheduler, latency_runner, Clock(), recorder)
+    play(Workload(requests), scheduler, latency_runner, Clock(), recorder, on_progress)
     for number, reason in recorder.rejections.items():
         name = measured.table["request_id"].iloc[number]
         raise HarnessError(f"request {name}, which the engine served, can't be served under these settings: {reason}")

@@ -23,10 +23,11 @@ IN_META = ("hf_overrides", "hf_config", "hf_text_config", "config")
 
 
 def tables_folder(profile: str | None, tensor_parallel: int | None = None) -> Path:
-    """The folder with the tables; `tpN` in it where it has one for each degree of tensor parallelism.
+    """The folder with the tables: `tpN` in it where it has one for each degree of tensor parallelism, or the only one
+    below it that has some.
 
     Raises:
-        HarnessError: no folder was named, or it is not there.
+        HarnessError: no folder was named, it is not there, or there are tables in several folders below it.
     """
     if profile is None:
         raise HarnessError("experiment=validate needs validate.profile=DIR, a folder of kernel tables (dense.csv, "
@@ -34,8 +35,15 @@ def tables_folder(profile: str | None, tensor_parallel: int | None = None) -> Pa
     folder = Path(profile)
     if not folder.is_dir():
         raise HarnessError(f"validate.profile={profile}: there is no such folder")
-    inner = folder / f"tp{tensor_parallel}"
-    return inner if inner.is_dir() else folder
+    if (folder / f"tp{tensor_parallel}").is_dir():
+        return folder / f"tp{tensor_parallel}"
+    below = sorted({file.parent for file in folder.rglob("dense.csv*")})
+    if folder in below or not below or (tensor_parallel is None and len(below) > 1):
+        return folder
+    if len(below) > 1:
+        names = ", ".join(str(at.relative_to(folder)) for at in below)
+        raise HarnessError(f"validate.profile={profile}: there are several tables in it, in {names}; name one of them")
+    return below[0]
 
 
 def layers_of(given: int | None, engine: Engine, folder: Path, tables: Mapping[str, Any]) -> Setting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,27 @@ from harness.runner.latency.skew import skew_enabled
 from harness.runner.latency.table import TableLatency
 from harness.runner.latency.table_files import read_meta
 from harness.validate.engine import NULL_BLOCK, Engine, Setting, read_engine
-from harness.validate.measured import Measured, find_prompts, read_measured
-from harness.validate.predict import Prediction, Variant, figures, mean_error, predict, published_error, variants
+from harness.validate.measured import Measured, read_measured
+from harness.validate.predict import (
+    Prediction,
+    Progress,
+    Variant,
+    figures,
+    mean_error,
+    predict,
+    published_error,
+    variants,
+)
+from harness.validate.prompts import find_prompts
 from harness.validate.tables import doubts, layers_of, tables_folder
 
 OURS = ("max_model_len", "kv_slots", "kv_bytes", "gpu_memory_utilization", "allocator", "reservation", "scheduler",
         "device", "model", "workload", "simulation", "clock", "server", "system")  # fmt: skip
+MORE = 1.2  # times as many requests at once as there were: something that is not recorded held them back
 
 
-def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any], progress: object) -> dict[str, Any]:
+def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
+             progress: Callable[[int], Progress] | None = None) -> dict[str, Any]:  # fmt: skip
     """Predict the run in `validate.measured` with the kernel tables in `validate.profile`.
 
     Writes `validate.csv` (every figure of every variant), `requests.csv` and `steps.csv` (of the headline), a figure
@@ -57,19 +70,22 @@ def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, An
     if engine["tensor_parallel"] > 1 and "all_reduce" not in latencies[headline.skew].kernels:
         notes.append("the tables have no all_reduce: what the devices tell each other takes no time here")
     predictions = [
-        predict(measured, engine, latencies[one.skew], one, cfg, folder / "steps.csv" if one == headline else None)
+        predict(measured, engine, latencies[one.skew], one, cfg, folder / "steps.csv" if one == headline else None,
+                progress(len(measured.table)) if progress else None)
         for one in variants(headline, True in latencies)
-    ]
+    ]  # fmt: skip
     tables_of = {one.variant: figures(measured.table, one.requests) for one in predictions}
     _write(folder, measured, predictions, tables_of)
     result = Validation(
         measured=measured, engine=engine, profile=tables, predictions=predictions, tables=tables_of,
         settings=[*engine.settings.values(), layers, wanted], why=_why(engine, measured, wanted),
-        notes=[*notes, *_pool(engine, predictions[0])], published=published_error(tables, tables_of[headline]),
+        notes=[*notes, *_pool(measured, engine, predictions[0], folder / "steps.csv")],
+        published=published_error(tables, tables_of[headline]),
     )  # fmt: skip
     report(result, folder)
     return {
-        "device": "simulated", "model": engine.model, "requests": len(measured.table), "variant": headline.label,
+        "device": "simulated", "workload": measured.path.name, "model": engine.model,
+        "requests": len(measured.table), "variant": headline.label,
         "mean_error_pct": mean_error(tables_of[headline]), "published_error_pct": result.published,
         "mean_error_pct_by_variant": {one.label: mean_error(table) for one, table in tables_of.items()},
         "settings": {setting.name: [setting.value, setting.source] for setting in result.settings},
@@ -110,7 +126,7 @@ def _why(engine: Engine, measured: Measured, skew: Setting) -> list[str]:
     ]
 
 
-def _pool(engine: Engine, headline: Prediction) -> list[str]:
+def _pool(measured: Measured, engine: Engine, headline: Prediction, steps: Path) -> list[str]:
     """How full the pool was."""
     size, peak = (engine["num_gpu_blocks"] - NULL_BLOCK) * engine["block_size"], headline.facts["peak_tokens"]
     setting = engine.settings["num_gpu_blocks"]
@@ -118,10 +134,14 @@ def _pool(engine: Engine, headline: Prediction) -> list[str]:
         return [f"the pool of {size:,} tokens filled: {headline.facts['preemptions']} preemptions predicted"]
     said = f"the pool never filled: at most {peak:,} tokens were in use at once, nobody was refused or preempted"
     if setting.assumed:
-        said += (
-            f"; its size was not recorded, {size:,} tokens are {setting.source}. A real pool of fewer than {peak:,} "
-        )
-        said += "tokens would have filled: then set validate.num_gpu_blocks"
+        books = pd.read_csv(steps, usecols=["used", "reserved", "rounding", "cached"])
+        said += (f"; its size was not recorded, {size:,} tokens are {setting.source}. A real pool of "
+                 f"{books.sum(axis=1).max():,} tokens would neither have filled nor have forgotten a prompt, one of "
+                 f"fewer than {peak:,} would have filled: then set validate.num_gpu_blocks")  # fmt: skip
+        told, real = headline.facts["peak_seqs"], measured.under_way
+        if real is not None and told > MORE * real:
+            said += (f". It seems to have filled: the engine had at most {real} requests under way at once, and {told} "
+                     "are predicted")  # fmt: skip
     return [said]
 
 

@@ -14,6 +14,7 @@ from allocators.base import Allocator, Move
 from allocators.buddy import Buddy
 from allocators.contiguous import Contiguous
 from allocators.paged import Paged
+from allocators.radix import Radix
 from harness.workload.streams import stream
 from schedulers.continuous import Continuous
 from schedulers.request import Request
@@ -27,6 +28,7 @@ PLACES = {
     "small pool": lambda: Paged(96, LONGEST, block_size=4),
     "prefix caching": lambda: Paged(POOL, LONGEST, block_size=4, enable_prefix_caching=True),
     "swapping": lambda: Paged(96, LONGEST, block_size=4, host_slots=200),
+    "radix": lambda: Radix(POOL, LONGEST),
     "extents": lambda: Contiguous(POOL, LONGEST, fit="first_fit"),
     "buddy": lambda: Buddy(POOL, LONGEST),
 }

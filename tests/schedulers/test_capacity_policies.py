@@ -18,6 +18,7 @@ from schedulers.ideal import Ideal
 from schedulers.lengths import Window
 from schedulers.max_utilization import MaxUtilization
 from schedulers.past_future import PastFuture
+from schedulers.policy import by_priority
 from schedulers.request import Batch, Request
 from schedulers.reservation import Reservation, on_demand
 from tests.conformance import scheduler as conformance
@@ -154,10 +155,38 @@ def test_in_order_of_arrival_it_is_continuous_batching_without_a_watermark(
     told = []
     for cls in (MaxUtilization, Continuous):
         requests = [Request(i, 0, p, o, cap) for i, (p, o, cap) in enumerate(lengths)]
-        more = {"chunked_prefill": chunked, "policy": policy, "watermark": 0.0, "max_num_batched_tokens": 80}
-        scheduler = made(cls, 96, *requests, max_model_len=80, **more)
+        more: dict[str, Any] = {"chunked_prefill": chunked, "policy": policy, "watermark": 0.0}
+        scheduler = made(cls, 96, *requests, max_model_len=80, max_num_batched_tokens=80, **more)
         told.append([(ids(batch.seqs), batch.counts, ids(batch.preempted)) for batch in conformance.finish(scheduler)])
     assert told[0] == told[1]
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 40), st.integers(0, 2), st.integers(0, 90)), min_size=1,
+                max_size=14), st.booleans(), st.integers(1, 6))  # fmt: skip
+def test_with_priorities_whoever_runs_comes_before_whoever_waits(
+    rows: list[tuple[int, int, int, int]], chunked: bool, lanes: int
+) -> None:
+    """Unless the step's tokens ran out; and all are served, so nobody livelocks."""
+    requests, now = list[Request](), 0
+    for number, (prompt, output, priority, gap) in enumerate(rows):
+        now += gap
+        requests.append(Request(number, now, prompt, output, priority=priority))
+    scheduler = Ordered(Paged(96, 80, 4), on_demand, max_model_len=80, max_num_seqs=lanes, policy="priority",
+                        chunked_prefill=chunked, max_num_batched_tokens=80)  # fmt: skip
+    assert len(serve(scheduler, requests).finished) == len(rows)
+
+
+class Ordered(MaxUtilization):
+    """Sees to it after each step that nobody waits whose place a later one has."""
+
+    def schedule(self, now: int) -> Batch:
+        batch = super().schedule(now)
+        assert self.running == sorted(self.running, key=by_priority)
+        full = self.max_num_batched_tokens - batch.num_tokens  # a prompt may not have fitted the rest
+        if self.waiting and self.running and self.waiting[0].num_tokens <= full:
+            assert by_priority(self.running[-1]) < by_priority(self.waiting[0])
+        return batch
 
 
 def test_one_that_waits_pauses_those_behind_it_for_their_slots() -> None:

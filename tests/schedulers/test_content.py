@@ -161,4 +161,9 @@ def test_a_clipped_prompt_has_its_answer_behind_its_end() -> None:
 def test_tokens_that_others_may_have_too() -> None:
     assert seq(0, 6).common_tokens == 0
     assert seq(0, 6, hash_ids=[1], hash_block=8, outputs=[3]).common_tokens == 6
-    assert seq(0, 6, token_ids=list(range(6)), outputs=[3, 4]).common_tokens == 8
+    assert [seq(0, 6, token_ids=list(range(6)), outputs=[3] * n).common_tokens for n in (0, 15, 16, 35)] == [
+        6,
+        6,
+        22,
+        38,
+    ]

@@ -88,6 +88,18 @@ def test_without_a_meta_file_all_is_assumed_and_said(tmp_path: Path, profile: Pa
     assert "its size was not recorded" in printed
 
 
+def test_a_pool_that_must_have_been_smaller_is_pointed_out(tmp_path: Path, profile: Path) -> None:
+    """One request after the other although there was room for both."""
+    rows = [{**row, "scheduled_ts": row["queued_ts"]} for row in ROWS]
+    rows[1] |= {"scheduled_ts": 5.0003, "first_token_ts": 5.0005, "last_token_ts": 5.0005, "arrival_time": 1e9,
+                "queued_ts": 5.0}  # fmt: skip
+    run = write_run(tmp_path, rows, changed(META, "kv_cache.num_gpu_blocks", None))
+    notes = validate(tmp_path / "out", run, profile)["notes"]
+    assert any("the engine had at most 1 requests under way at once, and 2 are predicted" in note for note in notes)
+    known = validate(tmp_path / "known", run, profile, "validate.num_gpu_blocks=33")["notes"]
+    assert not any("under way at once" in note for note in known)
+
+
 def test_a_run_in_a_folder_of_its_own(tmp_path: Path, profile: Path) -> None:
     """requests.jsonl beside meta.json, as the benchmark writes them."""
     run = write_run(tmp_path / "vllm")
@@ -125,6 +137,15 @@ def test_prompts_that_begin_alike_hit(tmp_path: Path, profile: Path) -> None:
     assert off["prefix_hit_pct"] is None
 
 
+def test_prompts_as_tokens_are_matched_by_their_position(tmp_path: Path, profile: Path) -> None:
+    """As in a workload of LLMServingSim; the file of the run has the later request first."""
+    run = write_run(tmp_path / "run", ROWS[::-1])
+    path = write_lines(tmp_path / "tokens.jsonl", [{"input_tok_ids": list(range(n))} for n in (32, 16)])
+    row = validate(tmp_path / "out", run, profile, f"validate.prompts={path}")
+    assert row["prefix_hit_pct"] == pytest.approx(100 * 16 / 48)
+    assert requests(tmp_path / "out")["predicted_cached_tokens"].to_dict() == {"a": 0, "b": 16}
+
+
 def test_prompts_of_another_model_beside_the_run_are_left_aside(tmp_path: Path, profile: Path) -> None:
     run = write_run(tmp_path / "run")
     other = [{**row, "input_length": 8, "hash_ids": [1, 2]} for row in chains([], [])]
@@ -140,6 +161,18 @@ def test_requests_without_an_end_are_load_and_in_no_figure(tmp_path: Path, profi
     row = validate(tmp_path / "out", write_run(tmp_path, rows), profile)
     assert "1 requests have no first or last token: they are load, and in no figure" in row["notes"]
     assert row["mean_error_pct"] < 0.001
+
+
+def test_what_the_engine_counted_is_drawn_beside_what_is_predicted(tmp_path: Path, profile: Path) -> None:
+    run = write_run(tmp_path / "run")
+    assert not (tmp_path / "out/figures/over_time.png").exists()
+    write(tmp_path / "run/run.timeseries.csv.gz", "t,running,waiting\n0.0001,1,0\n0.0002,1,1\n")
+    validate(tmp_path / "out", run, profile)
+    assert (tmp_path / "out/figures/over_time.png").stat().st_size > 15_000
+    assert "figures/over_time.png" in (tmp_path / "out/REPORT.md").read_text()
+    write(tmp_path / "run/run.timeseries.csv.gz", "time,running\n0.0001,1\n")
+    notes = validate(tmp_path / "other", run, profile)["notes"]
+    assert any("has no columns t, running, waiting and was not used" in note for note in notes)
 
 
 def test_without_arrival_times_requests_come_when_they_were_queued(tmp_path: Path, profile: Path) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from harness.claims import composed
+from harness.errors import HarnessError
 from tests.validate.made_up import META, ROWS, changed, validate, write, write_lines, write_profile, write_run
 
 
@@ -48,6 +50,25 @@ def without(key: str) -> dict[str, Any]:
 ])  # fmt: skip
 def test_faulty_rows(tmp_path: Path, profile: Path, row: dict[str, Any], said: str) -> None:
     assert said in error(tmp_path, write_run(tmp_path, [ROWS[0], row]), profile)
+
+
+def test_several_tables(tmp_path: Path, profile: Path) -> None:
+    """The only ones below a folder are taken; with more of them there is no telling."""
+    (tmp_path / "all").mkdir()
+    profile.rename(tmp_path / "all/one")
+    run = write_run(tmp_path)
+    assert validate(tmp_path / "out", run, tmp_path / "all")["mean_error_pct"] < 0.001
+    write_profile(tmp_path / "all/other")
+    assert "there are several tables in it, in one, other; name one" in error(tmp_path, run, tmp_path / "all")
+
+
+def test_a_misspelt_key_is_answered_with_the_nearest() -> None:
+    from harness.__main__ import EXPERIMENTS
+    from harness.mistakes import explained
+
+    with pytest.raises(HarnessError, match=r"no config key 'validate.layer'; did you mean validate\.layers"), \
+            explained(EXPERIMENTS):  # fmt: skip
+        composed(["experiment=validate", "validate.layer=3"])
 
 
 def test_faulty_files(tmp_path: Path, profile: Path) -> None:

@@ -16,7 +16,7 @@ from harness.report.sweep import Sweep
 SLOTS = "kv_slots"
 PANELS = (
     ("prefix_hit_pct", "Prompt tokens found in the pool", "% of all prompt tokens"),
-    ("ttft_p50_ms", "Time to first token, median", "s (log scale)"),
+    ("ttft_p50_ms", "Time to first token, median", "s"),
     ("total_token_throughput", "Prompt and output tokens served", "tokens per second"),
 )
 
@@ -39,7 +39,7 @@ def draw(sweep: Sweep) -> Figure | None:
         ax.set_xscale("log", base=2)
         ticks = sorted(done[SLOTS].unique())
         ax.set_xticks(ticks, [f"{tick / 1024:g}k" for tick in ticks])
-        ax.set(title=title, ylabel=unit, xlabel="KV pool, 1,024 slots (log scale)")
+        ax.set(title=title, ylabel=unit, xlabel="size of the KV pool in slots (k = 1,024; log scale)")
         ax.grid()
     bound = most(sweep)
     if bound is not None:
@@ -47,8 +47,12 @@ def draw(sweep: Sweep) -> Figure | None:
         axes[0].text(0.01, 100 * bound, "a cache that never forgets", color="#666666", fontsize=8.5, va="bottom",
                      transform=axes[0].get_yaxis_transform())  # fmt: skip
     axes[0].set_ylim(0, 1.15 * max(100 * (bound or 0), done["prefix_hit_pct"].max()))
-    plain_log(axes[1], done["ttft_p50_ms"].max() / done["ttft_p50_ms"].min(), "y")
-    axes[2].set_ylim(0)
+    spread = done["ttft_p50_ms"].max() / done["ttft_p50_ms"].min()
+    if spread > 20:
+        plain_log(axes[1], spread, "y")
+        axes[1].set_ylabel("s (log scale)")
+    for ax in axes[2 if spread > 20 else 1 :]:
+        ax.set_ylim(0, 1.08 * ax.get_ylim()[1])
     best = records(done.nlargest(1, "prefix_hit_pct"))[0]
     title = f"{best['prefix_hit_pct']:.1f} % of the prompts' tokens need not be computed with {best[SLOTS]:,.0f} slots"
     caption = "Hits are counted at the first admission of each request; the last token of a prompt is always computed."

@@ -1,0 +1,35 @@
+"""Every row of the group `scheduler` is a scheduler that takes its keys, and serves."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.build import build_scheduler
+from harness.claims import EXPERIMENTS, composed
+from harness.labels import label
+from schedulers.request import Request
+from tests.conformance.scheduler import serve
+
+NAMES = sorted(path.stem for path in (EXPERIMENTS / "scheduler").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_knows_every_key_and_serves(name: str) -> None:
+    cfg = composed([f"scheduler={name}", "max_model_len=100"])
+    asked = {f"scheduler.{key}" for key in cfg.scheduler}  # as if given on the command line: an unknown one is an error
+    scheduler = build_scheduler(cfg, 320, asked - {"scheduler._target_"})
+    served = serve(scheduler, [Request(i, 7 * i, 5 + i, 30 - i) for i in range(20)])
+    assert len(served.finished) == 20
+
+
+def test_no_two_rows_have_the_same_label() -> None:
+    labels = [label(composed([f"scheduler={name}"])) for name in NAMES]
+    assert len(set(labels)) == len(NAMES)
+
+
+def test_a_label_says_what_was_changed_on_the_command_line() -> None:
+    keys = ["scheduler.policy=shortest_first", "scheduler.length_predictor=noisy:0.5"]
+    assert label(composed(keys)) == "continuous shortest_first(noisy:0.5) + paged(on_demand)"
+    assert label(composed(["scheduler=shortest_first", "scheduler.policy=fcfs"])) == "vLLM"
+    assert label(composed(["scheduler=sarathi", "scheduler.chunked_prefill=false"])) == "vLLM"
+    assert label(composed(["scheduler.length_predictor=history"])) == "vLLM"  # nobody asks it
