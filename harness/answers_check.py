@@ -1,9 +1,9 @@
 """Does where the KV cache lies change what the model says, on this device? Several placements answer the same requests.
 
 Prompts are cut into pieces, answers are samples, beams and single ones, and the pools are so small that sequences are
-swapped out, recomputed, moved and evicted. In float32 nothing of that may change a token, but for close calls: the order
-of a sum depends on the batch, so a draw between two tokens may fall on the other one (about one in ten thousand), and
-then the rest of that answer differs. A wrong slot would change most answers.
+swapped out, recomputed, moved and evicted. In float32 nothing of that may change a token, but for close calls: the
+order of a sum depends on the batch, so a draw between two tokens may fall on the other one, and then the rest of that
+answer differs. A wrong slot would change most answers.
 """
 
 from __future__ import annotations
