@@ -116,10 +116,11 @@ def _sensitivity(ax: Axes, ratios: pd.DataFrame, done: pd.DataFrame) -> None:
         panel = _panel(done[done[PREFIX] == prefix])
         theirs = [crossing(curve("fig16", panel, system), LIMIT) for system in ("vLLM", "Orca (Oracle)")]
         if theirs[0] and theirs[1]:
-            ax.axhline(theirs[0] / theirs[1], color=color, linewidth=1.2, linestyle=(0, (4, 2)))
-            ax.annotate(f"prefix of {prefix} (the paper {times(theirs[0] / theirs[1])})",
-                        (0.02, theirs[0] / theirs[1]), xycoords=("axes fraction", "data"), xytext=(0, -12),
-                        textcoords="offset points", size=8.5, color=color)  # fmt: skip
+            ratio = theirs[0] / theirs[1]
+            ax.axhline(ratio, color=color, linewidth=1.2, linestyle=(0, (4, 2)))
+            ax.annotate(f"prefix of {prefix} (the paper {times(ratio)})", (0.99, ratio), ha="right", size=8.5,
+                        xytext=(0, 4 if ratio > row.iloc[-1] else -12), color=color, textcoords="offset points",
+                        xycoords=("axes fraction", "data"))  # fmt: skip
     names = {"short": "short\n20 → 30", "middle": "middle\n30 → 45", "long": "long\n45 → 68"}
     ax.set_xticks(range(ratios.shape[1]), [names.get(str(name), str(name)) for name in ratios.columns])
     ax.set(xlim=(-0.4, ratios.shape[1] - 0.6), ylabel="× Orca (Oracle)'s rate", title="Gain by assumed lengths",
