@@ -8,6 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from omegaconf import OmegaConf
+
 from harness.published import crossing, curve
 from harness.report.comparison import records
 from harness.report.curves import AXIS, LIMIT, capacities, caption, draw_panel, legend
@@ -36,11 +38,11 @@ def draw(sweep: Sweep) -> Figure | None:
         ax.set_title(f"{prefix} tokens that all prompts begin with")
     axes[0].set_ylabel(AXIS)
     ratios = gains(done)
-    _sensitivity(last, ratios, done)
+    _sensitivity(last, ratios, done, _means(sweep, done))
     found = " and ".join(f"{times(_gain(ratios, prefix))} with {prefix}" for prefix, _ in groups)
     title = f"A prefix kept once: vLLM sustains {found} shared tokens, against Orca (Oracle)"
-    text = caption(shown) + (" Left and middle: 30 tokens to translate into 45 on average. The paper does not say how "
-                             "long its sentences were; right: three assumptions.")  # fmt: skip
+    text = caption(shown) + (f" Left and middle: mean tokens {_means(sweep, done)[SHOWN]}. The paper does not say how long "
+                             "its sentences were; right: other assumptions.")  # fmt: skip
     return frame(fig, title, sweep.what_ran, text, legend(done["system"], style, "fig16"), ncols=4)
 
 
@@ -107,7 +109,13 @@ def _panel(rows: pd.DataFrame) -> str:
     return f"{row['model']}_prefix_{row[PREFIX]:g}"
 
 
-def _sensitivity(ax: Axes, ratios: pd.DataFrame, done: pd.DataFrame) -> None:
+def _means(sweep: Sweep, done: pd.DataFrame) -> dict[str, str]:
+    """``30 → 45`` by the name of the lengths."""
+    cfg = OmegaConf.load(sweep.folder / done["dirs"].iloc[0][0] / "config.yaml")
+    return {str(name): " → ".join(f"{mean:g}" for mean in means) for name, means in cfg.lengths_of.items()}
+
+
+def _sensitivity(ax: Axes, ratios: pd.DataFrame, done: pd.DataFrame, means: dict[str, str]) -> None:
     """The gain by assumed lengths, and the paper's as lines."""
     for color, (prefix, row) in zip(SYSTEMS[2:], ratios.iterrows(), strict=False):
         ax.plot(range(len(row)), row, color=color, marker="o", linewidth=1.9)
@@ -121,8 +129,7 @@ def _sensitivity(ax: Axes, ratios: pd.DataFrame, done: pd.DataFrame) -> None:
             ax.annotate(f"prefix of {prefix} (the paper {times(ratio)})", (0.99, ratio), ha="right", size=8.5,
                         xytext=(0, 4 if ratio > row.iloc[-1] else -12), color=color, textcoords="offset points",
                         xycoords=("axes fraction", "data"))  # fmt: skip
-    names = {"short": "short\n20 → 30", "middle": "middle\n30 → 45", "long": "long\n45 → 68"}
-    ax.set_xticks(range(ratios.shape[1]), [names.get(str(name), str(name)) for name in ratios.columns])
+    ax.set_xticks(range(ratios.shape[1]), [f"{name}\n{means.get(str(name), '')}" for name in ratios.columns])
     ax.set(xlim=(-0.4, ratios.shape[1] - 0.6), ylabel="× Orca (Oracle)'s rate", title="Gain by assumed lengths",
            xlabel="mean tokens of a sentence → its translation")  # fmt: skip
     ax.set_ylim(0, 1.15 * max(4.0, float(ratios.to_numpy().max())))
