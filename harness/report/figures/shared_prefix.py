@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
 from omegaconf import OmegaConf
 
 from harness.published import crossing, curve
@@ -41,8 +40,8 @@ def draw(sweep: Sweep) -> Figure | None:
     _sensitivity(last, ratios, done, _means(sweep, done))
     found = " and ".join(f"{times(_gain(ratios, prefix))} with {prefix}" for prefix, _ in groups)
     title = f"A prefix kept once: vLLM sustains {found} shared tokens, against Orca (Oracle)"
-    text = caption(shown) + (f" Left and middle: mean tokens {_means(sweep, done)[SHOWN]}. The paper does not say how long "
-                             "its sentences were; right: other assumptions.")  # fmt: skip
+    text = caption(shown) + (f" Left and middle: {_means(sweep, done)[SHOWN]} tokens on average. The paper does not say "
+                             "how long its sentences were; right: other assumptions.")  # fmt: skip
     return frame(fig, title, sweep.what_ran, text, legend(done["system"], style, "fig16"), ncols=4)
 
 
