@@ -90,9 +90,7 @@ WHY = [
     "over time of the whole run. In the run at its capacity and with all requests at once it is the same within half a "
     "point, for it is a matter of lengths alone.",
     "Step times: 26.2 ms + 0.42 ms a sequence (Fig. 1 of the paper), of which reading 414 tokens of context takes "
-    "0.26 ms; answers to Alpaca's prompts look back to about 80. What a prompt adds is a roofline's. With two answers "
-    "rates are higher than the paper's, for all: what each request cost the server of that time beside its tokens is "
-    "not known; with more answers to each it matters less.",
+    "0.26 ms; answers to Alpaca's prompts look back to about 80. What a prompt adds is a roofline's.",
     "Traces last minutes here and an hour in the paper: where a system serves a request every two seconds (Orca (Max)) "
     "they hold some hundred requests, and its capacity is that uncertain. Overload also shows later, for all.",
 ]

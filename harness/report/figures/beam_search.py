@@ -37,6 +37,6 @@ def why(sweep: Sweep) -> list[str]:
         *WHY,
         "Orca's chunks can't be shared: a beam that continues another one copies that one's answer, at the "
         "bandwidth of the memory.",
-        "Rates are a third to two thirds higher than the paper's, for all: what a search cost the server of that time, "
+        "Rates are a sixth to two thirds higher than the paper's: what a search cost the server of that time, "
         "choosing among the beams at each step and moving them, is in no step time here. The ratios suffer less.",
     ]

@@ -40,8 +40,8 @@ def draw(sweep: Sweep) -> Figure | None:
     _sensitivity(last, ratios, done, _means(sweep, done))
     found = " and ".join(f"{times(_gain(ratios, prefix))} with {prefix}" for prefix, _ in groups)
     title = f"A prefix kept once: vLLM sustains {found} shared tokens, against Orca (Oracle)"
-    text = caption(shown) + (f" Left and middle: {_means(sweep, done)[SHOWN]} tokens on average. The paper does not say "
-                             "how long its sentences were; right: other assumptions.")  # fmt: skip
+    text = caption(shown) + (f" Left and middle: {_means(sweep, done)[SHOWN]} tokens on average. The paper does not "
+                             "say how long its sentences were; right: other assumptions.")  # fmt: skip
     return frame(fig, title, sweep.what_ran, text, legend(done["system"], style, "fig16"), ncols=4)
 
 
