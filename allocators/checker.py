@@ -1,5 +1,6 @@
 """A passive checker around any allocator: recomputes the books from scratch and enforces the contract after each call.
 
+It plays the device, too: moves and writes are carried out on a `Shadow`, and every sequence must read its own tokens.
 Slow on purpose (it looks at every slot). On in the tests and with `debug=true`.
 """
 
@@ -10,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from allocators.base import Allocator, Ask, Books, Growth, Hit, Holder
+from allocators.base import Allocator, Ask, Books, Growth, Hit, Holder, Move
+from allocators.shadow import Shadow
 
 COLUMNS = ("used", "finished_held", "reserved", "over_reserved", "rounding")
 
@@ -25,6 +27,8 @@ class Checked:
     def __init__(self, allocator: Allocator) -> None:
         self.allocator = allocator
         self.holders: dict[Holder, None] = {}  # in the order of admission
+        self.shadow = Shadow(allocator.capacity, allocator.host_capacity)
+        self.hits: dict[Holder, int] = {}  # tokens that others write or wrote, until the step is under way
         self.family: dict[Holder, int] = {}  # only forks of one sequence may share slots without prefix reuse
 
     def __getattr__(self, name: str) -> Any:
@@ -50,6 +54,9 @@ class Checked:
         self._require(hit == ask.hit.tokens, f"admit must return the hit asked for, {ask.hit.tokens}, not {hit!r}")
         for seq in seqs:
             self.holders[seq] = None
+            self.shadow.admit(seq)
+            if hit:
+                self.hits[seq] = hit
             self.family[seq] = max(self.family.values(), default=0) + 1
             self._require(seq.stored == hit, f"{seq.name} was admitted with {seq.stored} stored tokens, not {hit}")
             room = seq.room
@@ -82,6 +89,8 @@ class Checked:
         told = growth.books(books, len(seqs))
         self._require(done < rounds or not told or told[-1] == self.allocator.memory(), "extend told other books")
         self.check()
+        if not self.allocator.pending_moves:  # then the step before is under way, and the further ones are computed
+            self._write()
         return growth
 
     def commit(self, seqs: Sequence[Holder], counts: Sequence[int]) -> None:
@@ -97,6 +106,9 @@ class Checked:
         done = self.allocator.fork(parent, child, common)
         if done:
             self.holders[child] = None
+            self.shadow.fork(parent, child)
+            if len(self.shadow.tokens[child]) < child.stored:  # some are written in the coming step only
+                self.hits[child] = child.stored
             self.family[child] = self.family[parent]
             self._require(child.stored == parent.stored, f"fork stored {child.stored} of {parent.stored} tokens")
         else:
@@ -124,8 +136,28 @@ class Checked:
         self.allocator.free(holder, hold)
         if not hold:
             self.holders.pop(holder, None)
+            self.hits.pop(holder, None)
+            self.shadow.free(holder)
             self._require(holder.row < 0 and not holder.held, f"free left slots with {holder.name}")
         self.check()
+
+    def take_moves(self) -> list[Move]:
+        """A step begins: its moves run, its tokens are written, and everybody reads all they have."""
+        moves = self.allocator.take_moves()
+        for move in moves:
+            ends = [self.host_capacity if move.kind == kind else self.capacity for kind in ("in", "out")]
+            inside = move.source + move.length <= ends[0] and move.target + move.length <= ends[1]
+            inside &= move.length > 0 and min(move.source, move.target) >= 0
+            self._require(inside, f"{move} is not within the pool")
+        self.shadow.move(moves)
+        self._write()
+        for holder in self.holders:
+            self._require(
+                self.shadow.reads(holder, self._addresses(holder)),
+                f"{holder.name} does not read what it wrote: a move is missing or wrong, or somebody wrote into its "
+                "slots",
+            )
+        return moves
 
     def memory(self, blocked: Ask | None = None) -> Books:
         books = self.allocator.memory(blocked)
@@ -155,6 +187,17 @@ class Checked:
             self._require(
                 np.array_equal(self._addresses(holder), stored), f"the table row of {holder.name} is not where it lies"
             )
+
+    def _write(self) -> None:
+        """All tokens that are stored are written; what was found at an admission is known by then."""
+        for holder, hit in self.hits.items():
+            self.shadow.tokens[holder] = np.full(hit, -1)
+        for holder in self.holders:
+            self.shadow.write(holder, self._addresses(holder))
+        for holder, hit in self.hits.items():
+            found, own = self._addresses(holder)[:hit], self.shadow.tokens[holder][hit:]
+            self.shadow.tokens[holder] = np.concatenate([self.shadow.slots[found], own])
+        self.hits.clear()
 
     def _slots(self, holder: Holder) -> np.ndarray:
         runs = [np.arange(start, start + length) for start, length in self.allocator.spans(holder)]
@@ -194,7 +237,7 @@ class Checked:
     def _snapshot(self) -> Any:
         books = self.allocator.memory()
         places = {seq: self.allocator.spans(seq) for seq in self.holders}
-        return books, self.allocator.free_slots, places, self.allocator.cached_spans()
+        return books, self.allocator.free_slots, places, self.allocator.cached_spans(), self.allocator.pending_moves
 
     @staticmethod
     def _require(holds: bool, rule: str) -> None:

@@ -30,6 +30,11 @@ class FirstFit:
                     return self._cut(chunk, at, slots)
         return None
 
+    def cut(self, start: int, slots: int) -> None:
+        """Cut `slots` from the front of the hole that starts at `start`, which is long enough."""
+        chunk = bisect_right(self._first, start) - 1
+        self._cut(chunk, bisect_left(self._starts[chunk], start), slots)
+
     def give(self, start: int, slots: int) -> None:
         """Return a run and join it with the holes on both sides."""
         chunk = max(bisect_right(self._first, start) - 1, 0)
@@ -117,6 +122,12 @@ class BestFit:
         else:
             del self._start[start + length]
         return start
+
+    def cut(self, start: int, slots: int) -> None:
+        """Cut `slots` from the front of the hole that starts at `start`, which is long enough."""
+        rest = self._remove(start) - slots
+        if rest:
+            self._add(start + slots, rest)
 
     def give(self, start: int, slots: int) -> None:
         """Return a run and join it with the holes on both sides."""

@@ -113,6 +113,7 @@ def land(scheduler: Scheduler, finished: list[Sequence]) -> None:
     """The last token of these is there: free what they hold. One may have lost it, preempted by the next step."""
     for seq in finished:
         seq.num_tokens = seq.end_tokens
+        scheduler.lengths.observe(seq.request)
         if seq.row < 0:
             scheduler.waiting.remove(seq)
     scheduler.finish([seq for seq in finished if seq.row >= 0])

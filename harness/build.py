@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from allocators.base import Allocator
 from allocators.checker import Checked
 from harness.errors import HarnessError
+from harness.runner.kv_buffers import kv_buffers
 from schedulers.base import Scheduler
 from schedulers.reservation import on_demand
 
@@ -31,6 +32,8 @@ def build_allocator(cfg: DictConfig, capacity: int, asked: Collection[str] = ())
     """
     cls = locate(cfg.allocator._target_, "allocator._target_")
     arguments = _arguments(cls, cfg.allocator, "allocator", asked)
+    if "token_bytes" in inspect.signature(cls).parameters:  # it deals in bytes, which only the model tells
+        arguments = kv_buffers(cfg) | arguments
     allocator = _construct(cls, "allocator", capacity=capacity, max_model_len=cfg.max_model_len, **arguments)
     return Checked(allocator) if cfg.debug else allocator  # type: ignore[return-value]
 

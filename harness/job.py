@@ -19,6 +19,7 @@ from harness.clock import CLOCKS, Clock
 from harness.environment import environment
 from harness.errors import HarnessError
 from harness.labels import label, parts
+from harness.metrics.memory_map import MappedRecorder
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import goodput, summarize
@@ -102,6 +103,8 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     facts["setup_s"] = time.perf_counter() - started
     play = replay_ahead if cfg.simulation.async_scheduling else replay
     recorder = Recorder(folder / "steps.csv", keep=False)
+    if cfg.memory_map:
+        recorder = MappedRecorder(scheduler.allocator, folder / "steps.csv", keep=False)
     card = NvmlSampler() if facts["device"] not in ("cpu", "simulated") else None
     try:
         clock, on_progress = _clock(cfg), progress(len(workload.requests)) if progress else None
@@ -112,6 +115,8 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         table = request_table(recorder, workload.requests)
         write_requests(table, folder / "requests.csv")
         recorder.steps.flush()
+        if isinstance(recorder, MappedRecorder):
+            recorder.write(folder)
     row = _facts(cfg, capacity, scheduler, workload, facts)
     row |= summarize(recorder, table, capacity)
     prefix = scheduler.prefix

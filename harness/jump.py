@@ -38,8 +38,9 @@ def can_jump(scheduler: Scheduler, runner: Runner) -> bool:
 def jump(scheduler: Scheduler, runner: Runner, batch: Batch, ready: int, due: int | None) -> Jump:
     """Carry out the steps after `batch` (not completed yet, ready at `ready`) that only decode its sequences.
 
-    They end before the first that is refused room, with the first in which a sequence finishes, and with the first that
-    ends at `due` or later: where something happens, the next step is scheduled as usual.
+    They end before the first that is refused room, or has something to move, with the first in which a sequence
+    finishes, and with the first that ends at `due` or later: where something happens, the next step is scheduled as
+    usual.
 
     Args:
         due: when (ns) the next request arrives or the scheduler wants to be woken; None = never.

@@ -11,6 +11,7 @@ KNOWN = {
     ("Continuous", "Buddy", "pow2"): "Orca (Pow2)",
     ("Continuous", "Buddy", "exact"): "Orca (Oracle)",
     ("Continuous", "Paged", "on_demand"): "vLLM",
+    ("Continuous", "Virtual", "on_demand"): "vAttention",
     ("VllmV1", "Paged", "on_demand"): "vLLM v1",
     ("Ideal", "Paged", "on_demand"): "Ideal",
 }
@@ -20,8 +21,12 @@ def parts(cfg: DictConfig) -> dict[str, str]:
     """allocator, reservation and scheduler as short names."""
     allocator = _short(cfg.allocator._target_).lower()
     fit = cfg.allocator.get("fit", "slab")
+    if allocator == "contiguous" and fit != "slab":
+        allocator = f"{allocator}:{fit}"
+        allocator += ", compacting" if cfg.allocator.get("compaction", "never") != "never" else ""
+        allocator += ", growing" if cfg.allocator.get("growth", 0) else ""
     return {
-        "allocator": f"{allocator}:{fit}" if allocator == "contiguous" and fit != "slab" else allocator,
+        "allocator": allocator,
         "reservation": _short(cfg.reservation._target_),
         "scheduler": " ".join([_snake(_short(cfg.scheduler._target_)), *_qualities(cfg.scheduler)]),
     }

@@ -403,6 +403,7 @@ class Scheduler(ABC):
         """Commit what was scheduled and collect the moves it needs."""
         self.commit(batch)
         batch.moves, batch.saved = self.allocator.take_moves(), self.allocator.saved_slots
+        batch.delay_ns = self.allocator.take_delay()
         return batch
 
     def finish(self, finished: Items[Sequence]) -> None:

@@ -176,6 +176,7 @@ class Batch:
         admitted, preempted: sequences that joined or lost their memory in this step.
         blocked: what the queue's head was refused for lack of memory, None when nothing was.
         moves: copies to run before the step's attention.
+        delay_ns: how long a simulated step waits for the allocator (`Allocator.take_delay`).
         saved: slots that sequences would hold besides in this step if they shared none.
     """
 
@@ -186,6 +187,7 @@ class Batch:
     preempted: list[Sequence] = field(default_factory=list)
     blocked: Ask | None = None
     moves: list[Move] = field(default_factory=list)
+    delay_ns: int = 0
     saved: int = 0
     committed: int = 0
 

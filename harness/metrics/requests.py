@@ -31,7 +31,8 @@ def request_table(recorder: Recorder, requests: Iterable[Request]) -> pd.DataFra
     """
     known = ((r.id, r.arrival_ns, r.prompt_len, -1 if r.max_tokens is None else r.max_tokens) for r in requests)
     facts = np.fromiter(chain.from_iterable(known), dtype=np.int64).reshape(-1, 4)
-    ids, arrival, prompt, cap = facts[np.argsort(facts[:, 0], kind="stable")].T
+    facts = facts[np.argsort(facts[:, 0], kind="stable")]
+    ids, arrival, prompt, cap = facts.T
     deliveries, fates = recorder.deliveries(), recorder.fates()
     delivered = _aligned(ids, deliveries[:, 0], deliveries[:, 1])
     fate = {name: _aligned(ids, fates[:, 0], fates[:, i]) for i, name in enumerate(Fate._fields)}
@@ -87,4 +88,4 @@ def _where(there: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _whole(values: np.ndarray, there: np.ndarray) -> pd.api.extensions.ExtensionArray:
-    return pd.arrays.IntegerArray(values.astype(np.int64), ~there)
+    return pd.arrays.IntegerArray(np.ascontiguousarray(values), ~there)

@@ -209,6 +209,11 @@ def _torch_device(kind: str) -> torch.device:
     return torch.device("cuda:0" if kind != "cpu" and torch.cuda.is_available() else "cpu")
 
 
+def dtype_of(cfg: DictConfig) -> torch.dtype:
+    """The dtype of weights and KV cache on the device of `cfg`."""
+    return _dtype(cfg.device.dtype, _torch_device(cfg.device.kind))
+
+
 def _dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32

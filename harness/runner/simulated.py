@@ -37,7 +37,7 @@ class SimulatedModelRunner:
         self.further_ns = None if exact_steps else getattr(latency, "further_ns", None)
 
     def execute(self, batch: Batch) -> StepResult:
-        ns = self.latency.step_ns(batch)
+        ns = self.latency.step_ns(batch) + batch.delay_ns
         if batch.moves and self.moves:
             ns += self.moves.ns(batch.moves)
         return StepResult(None, ns, self._searches(batch))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
+from hypothesis import settings
 
 from allocators.base import Allocator, Ask, Holder
 from allocators.checker import Checked
@@ -25,6 +26,26 @@ class TestFirstFit(AllocatorConformance):
 class TestBestFit(AllocatorConformance):
     def make(self, capacity: int, max_model_len: int) -> Allocator:
         return Contiguous(capacity, max_model_len, fit="best_fit")
+
+
+class TestCompacting(AllocatorConformance):
+    def make(self, capacity: int, max_model_len: int) -> Allocator:
+        return Contiguous(capacity, max_model_len, fit="first_fit", compaction="on_refusal")
+
+
+class TestGrowing(AllocatorConformance):
+    extends_past_growth = False
+
+    def make(self, capacity: int, max_model_len: int) -> Allocator:
+        return Contiguous(capacity, max_model_len, fit="best_fit", growth=5)
+
+
+class TestCompactingAndGrowing(AllocatorConformance):
+    effort = settings(AllocatorConformance.effort, max_examples=100)
+    extends_past_growth = False
+
+    def make(self, capacity: int, max_model_len: int) -> Allocator:
+        return Contiguous(capacity, max_model_len, fit="best_fit", compaction="on_refusal", growth=1)
 
 
 Fit = Literal["first_fit", "best_fit"]

@@ -27,6 +27,7 @@ from allocators.checker import Checked
 from allocators.contiguous import Contiguous
 from allocators.paged import Paged
 from allocators.radix import Radix
+from allocators.virtual import Virtual
 from schedulers.base import Scheduler
 from schedulers.group import Branch
 from schedulers.request import Batch, Rejection, Request, Sequence
@@ -129,12 +130,18 @@ def check_nobody_joins(running: list[Sequence], lanes: list[Sequence], batch: Ba
 @st.composite
 def allocators(draw: st.DrawFn, capacity: int, max_model_len: int) -> Allocator:
     """Any built-in allocator."""
-    kind = draw(st.sampled_from([Paged, Contiguous, Buddy, Radix]))
+    kind = draw(st.sampled_from([Paged, Contiguous, Buddy, Radix, Virtual]))
+    if kind is Virtual:
+        return Virtual(capacity, max_model_len, page_tokens=draw(st.sampled_from([1, 3, 8])))
     if kind is Paged:
         size, caching, host = draw(st.sampled_from([1, 4, 16])), draw(st.booleans()), draw(st.sampled_from([0, 100]))
         return Paged(capacity, max_model_len, block_size=size, enable_prefix_caching=caching, host_slots=host)
     if kind is Contiguous:
-        return Contiguous(capacity, max_model_len, fit=draw(st.sampled_from(["slab", "first_fit", "best_fit"])))
+        fit = draw(st.sampled_from(["slab", "first_fit", "best_fit"]))
+        if fit == "slab":
+            return Contiguous(capacity, max_model_len)
+        compaction, growth = draw(st.sampled_from(["never", "on_refusal"])), draw(st.sampled_from([0, 3]))
+        return Contiguous(capacity, max_model_len, fit=fit, compaction=compaction, growth=growth)
     if kind is Radix:
         return Radix(capacity, max_model_len, page_size=draw(st.sampled_from([1, 1, 4])))
     return Buddy(capacity, max_model_len)

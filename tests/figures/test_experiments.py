@@ -35,6 +35,9 @@ JOBS = {
                         for s in ("static_lanes", "continuous_lanes", "vllm", "ideal")],
     "knobs": [["workload.num_requests=40", f"scheduler.max_num_seqs={n}", f"gpu_memory_utilization={m}",
                f"allocator.enable_prefix_caching={c}"] for n in (4, 16) for m in (0.7, 0.9) for c in (False, True)],
+    "fragmentation": [[f"case={c}", f"system={s}"] for c in ("holes", "blocks")
+                      for s in ("first_fit_exact", "first_fit_compacting", "first_fit_growing", "first_fit_rebuild",
+                                "paged_on_demand", "vattention")],
     "prefix_cache": [["workload.path=${repository:}/experiments/data/chat_rounds.jsonl", "workload.num_requests=60",
                       "max_model_len=2048", f"kv_slots={k}", f"system={s}"] for k in (4096, 16384)
                      for s in ("paged_on_demand", "paged_cached", "radix")],
@@ -85,7 +88,7 @@ def test_it_draws_its_figure(reported: tuple[str, Path, str]) -> None:
 
 def test_it_stands_beside_what_was_published(reported: tuple[str, Path, str]) -> None:
     name, folder, _ = reported
-    if name in ("capacity", "knobs", "schedulers", "claims", "prefix_cache"):
+    if name in ("capacity", "knobs", "schedulers", "fragmentation", "claims", "prefix_cache"):
         assert not (folder / "published.csv").exists()
         return
     table = pd.read_csv(folder / "published.csv")

@@ -119,6 +119,14 @@ def test_that_pool_preempts_somebody_whose_last_token_is_under_way() -> None:
     assert hit
 
 
+def test_the_predictor_of_lengths_learns_from_every_answer() -> None:
+    seen: list[int] = []
+    policy = scheduler()
+    policy.lengths = SimpleNamespace(expect=lambda request: 1, observe=lambda request: seen.append(request.id))  # type: ignore[assignment]
+    ahead([at(0, output=4), at(0, 1, output=2)], policy)
+    assert seen == [1, 0]
+
+
 def test_a_closed_loop_goes_on() -> None:
     played = ahead([at(0, i) for i in range(6)], scheduler(), concurrency=2)
     assert (played.table["status"] == "finished").all()

@@ -12,6 +12,7 @@ from allocators.checker import ContractError
 from allocators.contiguous import Contiguous
 from allocators.paged import Paged
 from allocators.radix import Radix
+from allocators.virtual import Virtual
 from schedulers.continuous import Continuous
 from schedulers.reservation import RESERVATIONS
 from schedulers.static import Static
@@ -22,7 +23,10 @@ ALLOCATORS = {
     "slab": partial(Contiguous, POOL, LONGEST),
     "first_fit": partial(Contiguous, POOL, LONGEST, fit="first_fit"),
     "best_fit": partial(Contiguous, POOL, LONGEST, fit="best_fit"),
+    "compacting": partial(Contiguous, POOL, LONGEST, fit="first_fit", compaction="on_refusal"),
+    "growing": partial(Contiguous, POOL, LONGEST, fit="best_fit", compaction="on_refusal", growth=3),
     "buddy": partial(Buddy, POOL, LONGEST),
+    "virtual": partial(Virtual, POOL, LONGEST, page_tokens=6),
     "paged1": partial(Paged, POOL, LONGEST, block_size=1),
     "paged4": partial(Paged, POOL, LONGEST, block_size=4),
     "paged16": partial(Paged, POOL, LONGEST, block_size=16),
@@ -49,7 +53,7 @@ def test_the_expected_answers_are_varied_enough_to_show_a_fault():
 @pytest.mark.parametrize("schedule", SCHEDULERS)
 @pytest.mark.parametrize("allocate", ALLOCATORS)
 def test_every_pair_says_what_generate_says(allocate, schedule):
-    reservation = "on_demand" if allocate.startswith(("paged", "radix")) else "pow2"
+    reservation = "on_demand" if ALLOCATORS[allocate]().grows else "pow2"
     turn = list(ALLOCATORS).index(allocate) + list(SCHEDULERS).index(schedule)
     name = ("opt", "gpt2", "llama")[turn % 3]  # every allocator and every scheduler meets every model
     served = serve(name, ALLOCATORS[allocate](), scheduler(schedule, reservation))

@@ -12,18 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocators.base import Allocator
+from allocators.base import Allocator, Move
 from allocators.buddy import Buddy
 from allocators.checker import Checked
 from allocators.contiguous import Contiguous
 from allocators.paged import Paged
 from allocators.radix import Radix
+from allocators.virtual import Virtual
 from harness.clock import Clock
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.steps import Totals
 from harness.metrics.summary import summarize
 from harness.replayer import replay
+from harness.runner.base import StepResult
 from harness.runner.latency.base import LatencyModel
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.latency.roofline import Roofline
@@ -34,7 +36,7 @@ from schedulers.guaranteed_no_evict import GuaranteedNoEvict
 from schedulers.ideal import Ideal
 from schedulers.max_utilization import MaxUtilization
 from schedulers.past_future import PastFuture
-from schedulers.request import Request
+from schedulers.request import Batch, Request
 from schedulers.reservation import RESERVATIONS
 from schedulers.static import Static
 from schedulers.static_bucketed import StaticBucketed
@@ -60,6 +62,20 @@ class Rows(Totals):
         self.rows.append(rows.copy())
 
 
+class Moving(SimulatedModelRunner):
+    """Keeps the moves of each step, each slot of which takes 10 ns, and any waiting for the allocator."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.ran: list[list[Move]] = []
+
+    def execute(self, batch: Batch) -> StepResult:
+        if batch.moves:
+            self.ran.append(batch.moves)
+        result = super().execute(batch)
+        return replace(result, ns=result.ns + 10 * sum(move.length for move in batch.moves))
+
+
 def simulate(scheduler: Scheduler, requests: list[Request], latency: LatencyModel, exact: bool,
              concurrency: int | None = None) -> dict[str, Any]:  # fmt: skip
     """Everything that a replay wrote down."""
@@ -67,7 +83,8 @@ def simulate(scheduler: Scheduler, requests: list[Request], latency: LatencyMode
     recorder = Recorder(keep=False)
     recorder.steps.whole = rows = Rows()
     workload = SimpleNamespace(requests=fresh, concurrency=concurrency)
-    replay(workload, scheduler, SimulatedModelRunner(latency, exact), Clock(), recorder)
+    runner = Moving(latency, exact)
+    replay(workload, scheduler, runner, Clock(), recorder)
     table = request_table(recorder, fresh)
     summary = summarize(recorder, table, scheduler.allocator.capacity)
     steps = np.concatenate(rows.rows) if rows.rows else np.zeros((0, 0))
@@ -77,11 +94,12 @@ def simulate(scheduler: Scheduler, requests: list[Request], latency: LatencyMode
     if hasattr(scheduler.allocator, "tree"):
         tables["_free"] = scheduler.allocator.free_pages()
         tables["tree"] = [(n.pages.tolist(), n.keys.tolist(), n.used_at) for n in scheduler.allocator.tree.nodes()]
-    return {"table": table, "summary": summary, "steps": steps, "gaps": recorder.gaps.counts, "left": tables,
-            "saturated": recorder.steps.saturated.by_time}  # fmt: skip
+    return {"moves": runner.ran, "table": table, "summary": summary, "steps": steps, "gaps": recorder.gaps.counts,
+            "left": tables, "saturated": recorder.steps.saturated.by_time}  # fmt: skip
 
 
 def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one["moves"] == other["moves"]
     assert one["steps"].tolist() == other["steps"].tolist()
     pd.testing.assert_frame_equal(one["table"], other["table"], check_exact=True)
     assert one["summary"] == other["summary"]
@@ -96,7 +114,24 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 def allocators(draw: st.DrawFn, longest: int) -> Any:
     """Makes the same allocator any number of times."""
     capacity = draw(st.integers(4, 200))
-    kind = draw(st.sampled_from(["paged", "paged cached", "radix", "slab", "first_fit", "best_fit", "buddy"]))
+    kinds = [
+        "paged",
+        "radix",
+        "paged cached",
+        "slab",
+        "first_fit",
+        "best_fit",
+        "first_fit moving",
+        "best_fit moving",
+        "buddy",
+        "virtual",
+    ]
+    kind = draw(st.sampled_from(kinds))
+    moving = {}
+    if "moving" in kind:
+        compaction = draw(st.sampled_from(["never", "on_refusal"]))
+        moving = {"compaction": compaction, "growth": draw(st.sampled_from([0, 1, 3, 16]))}
+    mapping = {key: draw(st.booleans()) for key in ("background", "deferred")} if kind == "virtual" else {}
     size = draw(st.sampled_from([1, 4, 16]))
     back, host = draw(st.sampled_from(["front", "back"])), draw(st.sampled_from([0, 40, 200]))
 
@@ -105,7 +140,11 @@ def allocators(draw: st.DrawFn, longest: int) -> Any:
             return Paged(capacity, longest, size, "cached" in kind, freed_blocks=back, host_slots=host)
         if kind == "radix":
             return Radix(capacity, longest, page_size=1 if size == 16 else size)
-        return Buddy(capacity, longest) if kind == "buddy" else Contiguous(capacity, longest, fit=kind)
+        if kind == "virtual":
+            return Virtual(capacity, longest, page_tokens={1: 1, 4: 3, 16: 8}[size], map_us=1.7, **mapping)
+        if kind == "buddy":
+            return Buddy(capacity, longest)
+        return Contiguous(capacity, longest, fit=kind.split()[0], **moving)
 
     return make
 

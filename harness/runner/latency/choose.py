@@ -43,7 +43,7 @@ def choose_latency(cfg: DictConfig) -> Any:
         if isinstance(wanted, DictConfig):
             return instantiate(wanted, _convert_="all")
         if wanted == "roofline":
-            return Roofline(_hardware(cfg, "device.latency=roofline"), model_weights(cfg), cfg.device.tensor_parallel)
+            return Roofline(hardware_of(cfg, "device.latency=roofline"), model_weights(cfg), cfg.device.tensor_parallel)
         return _named(str(wanted), cfg)
     except HarnessError:
         raise
@@ -56,7 +56,7 @@ def move_costs(cfg: DictConfig) -> MoveCosts | None:
     """What copies and swaps cost on `device.hardware`; None where no hardware is named."""
     if cfg.device.hardware is None:
         return None
-    return MoveCosts.of(model_weights(cfg), _hardware(cfg, ""), cfg.device.tensor_parallel)
+    return MoveCosts.of(model_weights(cfg), hardware_of(cfg, ""), cfg.device.tensor_parallel)
 
 
 def simulated_slots(cfg: DictConfig) -> int:
@@ -69,10 +69,10 @@ def simulated_slots(cfg: DictConfig) -> int:
     if cfg.gpu_memory_utilization is not None or cfg.kv_bytes is not None:
         weights, size = model_weights(cfg), 2
         if cfg.device.hardware is not None:
-            size = _hardware(cfg, "").element_bytes
+            size = hardware_of(cfg, "").element_bytes
         per_slot = weights.slot_bytes(size)
         if cfg.gpu_memory_utilization is not None:
-            machine = _hardware(cfg, "gpu_memory_utilization")
+            machine = hardware_of(cfg, "gpu_memory_utilization")
             device_bytes = machine.memory_bytes * cfg.device.tensor_parallel
             weight_bytes = weights.parameters * size
     return pool_slots(cfg.kv_slots, cfg.kv_bytes, cfg.gpu_memory_utilization, per_slot, device_bytes, weight_bytes)
@@ -86,7 +86,8 @@ def model_weights(cfg: DictConfig) -> Weights:
     return weights_of(config if plain else read_config(model))
 
 
-def _hardware(cfg: DictConfig, who: str) -> Hardware:
+def hardware_of(cfg: DictConfig, who: str) -> Hardware:
+    """The machine that `device.hardware` names, which `who` needs."""
     if cfg.device.hardware is None:
         raise HarnessError(f"{who} needs device.hardware, for example device.hardware=a100_40gb")
     wanted = cfg.device.hardware
