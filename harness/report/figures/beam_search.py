@@ -37,8 +37,8 @@ def why(sweep: Sweep) -> list[str]:
         *WHY,
         "Orca's chunks can't be shared: a beam that continues another one copies that one's answer, at the "
         "bandwidth of the memory.",
-        "vLLM's beams save so much that the 256 sequences that may run limit it, not memory: a higher limit would raise "
-        "its rates.",
+        "vLLM's beams save so much that the 256 sequences that may run limit it, not memory: a higher limit would "
+        "raise its rates.",
         "Rates are a sixth to two thirds higher than the paper's: what a search cost the server of that time, "
         "choosing among the beams at each step and moving them, is in no step time here. The ratios suffer less.",
     ]
