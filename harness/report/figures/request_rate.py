@@ -40,10 +40,10 @@ def why(sweep: Sweep) -> list[str]:
         found.append("OPT-13B: decode steps take what Fig. 1 of the paper implies; a prompt's share is a roofline's, "
                      "which real kernels miss: capacities here are higher than the paper's, for all.")  # fmt: skip
     if models - {"opt_13b"}:
-        found.append("OPT-66B and OPT-175B: nobody published step times. The first millisecond figure (a step with one "
-                     "sequence) is anchored at the paper's latency under the lowest load, the 0.42 ms per further "
-                     "sequence is that of OPT-13B, a prompt's share is a roofline's. Nothing is fitted to a capacity: "
-                     "latencies at the lowest rates are anchored, everything else is predicted.")  # fmt: skip
+        found.append("OPT-66B and OPT-175B: nobody published step times. A step with one sequence is anchored at the "
+                     "paper's latency under the lowest load, the 0.42 ms for each further one are OPT-13B's, what "
+                     "prompts add is a roofline's. Nothing is fitted to a capacity: all but the latency at the lowest "
+                     "rates is predicted.")  # fmt: skip
     if "opt_175b" in models:
         found.append("OPT-175B has memory for more sequences than it can compute in time. On Alpaca the 256 sequences "
                      "of a batch and its steps limit vLLM and Orca (Oracle) alike, as in the paper (20.2 and 19.2 "
