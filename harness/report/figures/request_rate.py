@@ -28,7 +28,7 @@ def why(sweep: Sweep) -> list[str]:
         "of rate are a factor in latency, so the relative errors of single points there say little.",
         "The published capacity is where the straight line between two drawn points crosses the limit; ours is the "
         "highest rate that met it.",
-        "Orca, vLLM and the ideal have the same step times. FasterTransformer has kernels of its own: its steps begin "
+        "Orca and vLLM have the same step times. FasterTransformer has kernels of its own: its steps begin "
         "at its own lone request in the figure. The paper says of its batcher that B is as large as memory allows in "
         "each experiment; here that is a lane for the longest request of the trace. With 2,048 slots a lane, as "
         "for Orca (Max), its published curves on Alpaca would be out of reach (`system=static_contiguous` shows it).",
