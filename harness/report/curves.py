@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from harness.published import THEIRS, Curve, crossing, curve, source
 from harness.report.comparison import records
 from harness.report.figures import Pair
-from harness.report.style import frame, new_figure, system_looks
+from harness.report.style import Look, frame, new_figure, system_looks
 from harness.report.sweep import Sweep
 
 METRIC = "normalized_latency_mean_s"
@@ -52,7 +52,7 @@ def draw_curves(sweep: Sweep, name: str, title: str, panels: tuple[str, ...] = (
             last = max(last, row["capacity_rate"], *(point[0] for point in theirs))
         ax.set_xlim(0, last * 1.06)
         ax.grid()
-        _name_capacities(ax, rows)
+        _name_capacities(ax, rows, style)
     fig.axes[0].set_ylabel("normalized latency, s per output token")
     handles = [Line2D([], [], color=style[s].color, linewidth=2.2, label=_both_names(s)) for s in
                dict.fromkeys(done["system"])]  # fmt: skip
@@ -106,15 +106,20 @@ def _both_names(system: str) -> str:
     return f"{system} (in the paper: {THEIRS[system]})" if system in THEIRS else system
 
 
-def _name_capacities(ax: Axes, rows: pd.DataFrame) -> None:
-    """The capacities along the limit, each left of its curve; right of it the last one, and one at the axis."""
-    last, near = rows["capacity_rate"].max(), 0.09 * ax.get_xlim()[1]
+def _name_capacities(ax: Axes, rows: pd.DataFrame, style: Mapping[str, Look]) -> None:
+    """The capacities along the limit, each left of its curve; right of it the last one, and one at the axis.
+
+    One that is close to another stands above it.
+    """
+    last, near, before, level = rows["capacity_rate"].max(), 0.09 * ax.get_xlim()[1], float("-inf"), 0
     box = {"facecolor": "white", "alpha": 0.85, "pad": 0.6, "linewidth": 0}
-    for row in records(rows):
+    for row in records(rows.sort_values("capacity_rate")):
         rate = row["capacity_rate"]
+        level, before = (level + 1 if before < rate < before + near else 0), rate
         right = rate < near or (rate == last and len(rows) > 1)
-        ax.annotate(f"{rate:.3g}", (rate, LIMIT), xytext=(9 if right else -4, 6), size=8.5, bbox=box,
-                    textcoords="offset points", ha="left" if right else "right", annotation_clip=False)  # fmt: skip
+        ax.annotate(f"{rate:.3g}", (rate, LIMIT), xytext=(9 if right else -4, 6 + 14 * level), size=8.5, bbox=box,
+                    color=style[row["system"]].color, textcoords="offset points", ha="left" if right else "right",
+                    annotation_clip=False)  # fmt: skip
 
 
 def _finding(done: pd.DataFrame) -> str:

@@ -38,9 +38,9 @@ def why(sweep: Sweep) -> list[str]:
     models = set(sweep.done["model"]) if "model" in sweep.done else set()
     if "opt_13b" in models:
         found.append("OPT-13B: decode steps take what Fig. 1 of the paper implies, what prompts add is a roofline's. "
-                     "On Alpaca that gives its capacities. On ShareGPT all are higher here: the batches of Fig. 13 at "
-                     "the capacities of Fig. 12 need steps 5 to 10 ms longer than Fig. 1's, with 7 sequences as with 30 "
-                     "(on Alpaca by 2 ms at most). Fig. 1 says neither its trace nor the share of prompts.")  # fmt: skip
+                     "On Alpaca that gives its capacities. On ShareGPT all are higher here: the batches of Fig. 13 "
+                     "at the capacities of Fig. 12 need steps 5 to 10 ms longer than Fig. 1's, with 7 sequences as "
+                     "with 30 (on Alpaca by 2 ms at most). Fig. 1 names no trace.")  # fmt: skip
     if models - {"opt_13b"}:
         found.append("OPT-66B and OPT-175B: nobody published step times. A step with one sequence is anchored at the "
                      "paper's latency under the lowest load, the 0.42 ms for each further one are OPT-13B's, what "
