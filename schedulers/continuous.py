@@ -121,8 +121,9 @@ class Continuous(Scheduler):
 
     def _run_prompts(self, batch: Batch, budget: int) -> int:
         """Continue the prompts that were begun in pieces; their room beyond the first chunk is still to be had."""
+        most = self.max_num_batched_tokens
         for seq in self.running:
-            rest = seq.num_tokens - seq.stored
+            rest = seq.num_tokens - seq.stored if seq.group is None else seq.group.due(seq, most)
             count = min(rest, budget)
             if rest > 1 and count and (seq.stored + count <= seq.room or self.allocator.grow(seq, seq.stored + count)):
                 batch.seqs.append(seq)
@@ -140,7 +141,8 @@ class Continuous(Scheduler):
             unit = self.allocator.block_size or 1
             spare = self.spare + len(members) * unit if self.running else 0  # each may want a block at once
             if not self.allocator.swap(members, to_host=False, spare=spare):
-                batch.blocked = Ask(members[0].stored + 1, spare=spare, final=members[0].final, count=len(members))
+                first = members[0]
+                batch.blocked = Ask(first.stored + 1, first.promise, spare=spare, final=first.final, count=len(members))
                 break
             self.swapped.popleft()
             self.running += members
