@@ -41,11 +41,15 @@ class Continuous(Scheduler):
             if batch.seqs:
                 return self.close(batch)
         budget = self._run(batch, budget)
-        if not batch.preempted:
+        anew = bool(batch.preempted) and not self.running  # a group alone, refused for how its own extents lie
+        if anew:
+            budget = self.max_num_batched_tokens
+        if anew or not batch.preempted:
             if self.swapped:
                 budget = self._resume(batch, budget)
-            if not self.prefill_first:
+            if anew or not self.prefill_first:
                 self._admit(batch, budget)
+            batch.preempted = [seq for seq in batch.preempted if seq.row < 0]
         return self.close(batch)
 
     def preempt(self, seq: Sequence, batch: Batch) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from allocators.base import Ask
 from allocators.checker import Checked
+from allocators.contiguous import Contiguous
 from allocators.paged import Paged
 from allocators.radix import Radix
 from schedulers.continuous import Continuous
@@ -15,6 +16,7 @@ from schedulers.max_utilization import MaxUtilization
 from schedulers.rebuild import Rebuild
 from schedulers.request import Batch, Request, Sequence
 from schedulers.reservation import on_demand, pow2
+from schedulers.static import Static
 from tests.conformance.scheduler import check_step, serve
 
 
@@ -79,3 +81,15 @@ def test_who_computed_a_known_prompt_again_forks_from_what_was_there_first() -> 
     scheduler = Continuous(allocator, on_demand, max_model_len=10)
     requests = [Request(0, 0, 1, 2, token_ids=[7]), Request(1, 0, 1, 2, token_ids=[7], n=2)]
     assert len(serve(scheduler, requests).finished) == 2
+
+
+@pytest.mark.parametrize("cls", [Continuous, Static])
+@pytest.mark.parametrize("compaction", ["never", "on_refusal"])
+@pytest.mark.parametrize(("prompt", "output"), [(6, 9), (15, 6)])
+def test_a_group_alone_whose_extents_lie_badly_begins_anew(cls: Any, compaction: Any, prompt: int, output: int) -> None:
+    """Its answers fit the pool to the end, but what one gained by growing, or left behind, the other lacks."""
+    allocator: Any = Checked(Contiguous(40, 37, fit="first_fit", growth=3, compaction=compaction))
+    scheduler = cls(allocator, on_demand, max_model_len=37, chunked_prefill=True)
+    (leader,) = serve(scheduler, [Request(0, 0, prompt, output, n=2)]).finished
+    assert [seq.num_tokens for seq in leader.members] == [prompt + output] * 2
+    assert scheduler.allocator.memory().free == 40
