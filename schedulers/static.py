@@ -104,7 +104,7 @@ class Static(Scheduler):
         """Admit the head of the queue while lanes and memory last. The token budget shapes steps, not batches."""
         scheduled = len(batch.seqs)
         while self.waiting and len(self.running) < self.max_lanes:
-            if not self.admit_head(batch, self.waiting[0].num_tokens):
+            if not self.admit_head(batch, self.max_model_len):
                 break
         del batch.seqs[scheduled:], batch.counts[scheduled:]
 

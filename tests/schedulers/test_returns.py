@@ -93,3 +93,11 @@ def test_a_group_alone_whose_extents_lie_badly_begins_anew(cls: Any, compaction:
     (leader,) = serve(scheduler, [Request(0, 0, prompt, output, n=2)]).finished
     assert [seq.num_tokens for seq in leader.members] == [prompt + output] * 2
     assert scheduler.allocator.memory().free == 40
+
+
+def test_a_static_batch_takes_the_head_that_longest_prefix_brings_forward_whole() -> None:
+    """C begins as A did, and overtakes B, whose prompt is shorter."""
+    scheduler = Static(Radix(40, 20), on_demand, max_model_len=20, max_num_seqs=1, policy="longest_prefix")
+    prompts = ([1, 2, 3, 4], [9], [1, 2, 5, 6, 7])
+    requests = [Request(i, 0, len(prompt), 2, token_ids=prompt) for i, prompt in enumerate(prompts)]
+    assert [seq.request.id for seq in serve(scheduler, requests).finished] == [0, 2, 1]
