@@ -76,7 +76,7 @@ class Continuous(Scheduler):
         """
         if batch.preempted or self.branching or len(batch.seqs) < len(self.running):
             return False
-        if self.chunked_prefill and not decodes_next(batch):
+        if (self.chunked_prefill or self._siblings) and not decodes_next(batch):  # a group's answers come in pieces too
             return False
         if not (self.waiting or self.swapped) or len(self.running) >= self.max_num_seqs:
             return True
