@@ -287,9 +287,9 @@ class Paged(Allocator):
         size, there = self.block_size, self._host.take(blocks, [(h, self._blocks[h.row]) for h in group])
         self._moves += [Move("out", here * size, to * size, size) for here, to in zip(blocks, there, strict=True)]
         for holder in group:
-            stored, final = holder.stored, holder.final
+            stored, final, promise = holder.stored, holder.final, holder.promise
             self._close(holder)
-            holder.stored, holder.final = stored, final
+            holder.stored, holder.final, holder.promise = stored, final, promise
         return True
 
     def _swap_in(self, group: Sequence[Holder], spare: int) -> bool:

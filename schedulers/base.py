@@ -309,7 +309,7 @@ class Scheduler(ABC):
         return count
 
     def _ask_for_group(self, group: Group, ask: Ask) -> list[Sequence]:
-        """Who is admitted with its leader: nobody where forks share its slots, else all, with room for the prompt.
+        """Who is admitted with its leader: nobody where forks share its slots, else all, with room for their tokens.
 
         `ask` is made one for them.
         """
@@ -317,7 +317,7 @@ class Scheduler(ABC):
         if self.allocator.forks_share:
             ask.gate = prompt + answers * group.size
             return group.seqs[:1]
-        ask.tokens, ask.gate, ask.count = prompt, prompt + answers, group.size
+        ask.tokens, ask.gate, ask.count = prompt + answers, prompt + answers, group.size
         return group.seqs
 
     def lacking(self, seq: Sequence, budget: int) -> int:
