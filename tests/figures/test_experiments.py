@@ -51,7 +51,7 @@ JOBS = {
                      for b in (False, True) for n in (2, 4)],
     "shared_prefix": [[*SEARCH, "workload.duration_s=10", f"lengths={k}", f"workload.shared_prefix={p}", f"system={s}"]
                       for k in ("middle", "long") for p in (80, 341) for s in ("orca_oracle", "paged_cached")],
-    "swap_vs_recompute": [[*FEW, "workload.rate=4", f"+scheduler.preemption={how}", f"allocator.block_size={b}"]
+    "swap_vs_recompute": [[*FEW, "workload.rate=4", f"scheduler.preemption={how}", f"allocator.block_size={b}"]
                           for how in ("recompute", "swap") for b in (16, 128)],
     "claims": [[f"part={p}"] for p in ("lanes_static", "holes_first_fit_exact", "holes_paged_on_demand")],
 }  # fmt: skip
