@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from hydra.utils import get_object
@@ -16,6 +16,7 @@ from allocators.checker import Checked
 from harness.errors import HarnessError
 from harness.runner.kv_buffers import kv_buffers
 from schedulers.base import Scheduler
+from schedulers.request import Request
 from schedulers.reservation import on_demand
 
 
@@ -56,6 +57,14 @@ def build_scheduler(cfg: DictConfig, capacity: int, asked: Collection[str] = ())
     return _construct(
         cls, "scheduler", allocator=allocator, reservation=reservation, max_model_len=cfg.max_model_len, **arguments
     )
+
+
+def settle_lanes(cfg: DictConfig, requests: Iterable[Request]) -> DictConfig:
+    """`cfg` with `allocator.lane_slots=longest` as the tokens of the longest of `requests`, prompt and output."""
+    if cfg.allocator.get("lane_slots") != "longest":
+        return cfg
+    longest = max(request.prompt_len + request.output_len for request in requests)
+    return OmegaConf.merge(cfg, {"allocator": {"lane_slots": longest}})  # type: ignore[return-value]
 
 
 def locate(target: str, key: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from harness.ahead import replay_ahead
-from harness.build import build_scheduler, locate
+from harness.build import build_scheduler, locate, settle_lanes
 from harness.clock import CLOCKS, Clock
 from harness.environment import environment
 from harness.errors import HarnessError
@@ -81,6 +81,7 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     started = time.perf_counter()
     settings: Any = OmegaConf.to_container(cfg.workload, resolve=True)
     workload = build_workload(settings, cfg.max_model_len, cfg.seed)
+    cfg = settle_lanes(cfg, workload.requests)
     if cfg.device.kind == "simulated":
         capacity = simulated_slots(cfg)
         scheduler = build_scheduler(cfg, capacity, asked)

@@ -21,6 +21,7 @@ from harness.report.sweep import Sweep
 METRIC = "normalized_latency_mean_s"
 LIMIT = 0.5
 AXIS = "normalized latency, s per output token"
+WIDTHS = {"vLLM": 3.2, "Ideal": 6.0}  # the wider beneath: where curves coincide, all are seen
 
 
 def draw_curves(sweep: Sweep, name: str, title: str, panels: tuple[str, ...] = ()) -> Figure | None:
@@ -52,15 +53,16 @@ def draw_panel(ax: Axes, sweep: Sweep, rows: pd.DataFrame, style: Mapping[str, L
     last = 0.0
     for row in records(rows):
         look, theirs = style[row["system"]], curve(name, panel, row["system"])
-        probes = read_probes(sweep, row)
-        ax.plot(probes["rate"], probes[METRIC], color=look.color, linewidth=1.9, marker="o", markersize=3.5)
+        probes, width = read_probes(sweep, row), WIDTHS.get(row["system"], 1.7)
+        ax.plot(probes["rate"], probes[METRIC], color=look.color, linewidth=width, marker="o", markersize=3.5,
+                zorder=2.5 - 0.1 * width, alpha=0.6 if width > 5 else 1)  # fmt: skip
         if theirs:
             ax.plot(*np.array([point[:2] for point in theirs]).T, color=look.color, linewidth=1.2, alpha=0.75,
                     linestyle=(0, (4, 2)), marker="x", markersize=5)  # fmt: skip
         last = max(last, row["capacity_rate"], *(point[0] for point in theirs))
     ax.set_xlim(0, last * 1.06)
     ax.grid()
-    _name_capacities(ax, rows)
+    _name_capacities(ax, rows, style)
 
 
 def legend(systems: Iterable[str], style: Mapping[str, Look], published: str) -> list[Artist]:
@@ -125,14 +127,20 @@ def _both_names(system: str) -> str:
     return f"{system} (in the paper: {THEIRS[system]})" if system in THEIRS else system
 
 
-def _name_capacities(ax: Axes, rows: pd.DataFrame) -> None:
-    """The capacities along the limit, each left of its curve, the last one right of it."""
-    last = rows["capacity_rate"].max()
+def _name_capacities(ax: Axes, rows: pd.DataFrame, style: Mapping[str, Look]) -> None:
+    """The capacities along the limit, each left of its curve; right of it the last one, and one at the axis.
+
+    One that is close to another stands above it.
+    """
+    last, near, before, level = rows["capacity_rate"].max(), 0.09 * ax.get_xlim()[1], float("-inf"), 0
     box = {"facecolor": "white", "alpha": 0.85, "pad": 0.6, "linewidth": 0}
-    for row in records(rows):
-        rate, right = row["capacity_rate"], row["capacity_rate"] == last and len(rows) > 1
-        ax.annotate(f"{rate:.3g}", (rate, LIMIT), xytext=(7 if right else -4, 6), size=8.5, bbox=box,
-                    textcoords="offset points", ha="left" if right else "right", annotation_clip=False)  # fmt: skip
+    for row in records(rows.sort_values("capacity_rate")):
+        rate = row["capacity_rate"]
+        level, before = (level + 1 if before < rate < before + near else 0), rate
+        right = rate < near or (rate == last and len(rows) > 1)
+        ax.annotate(f"{rate:.3g}", (rate, LIMIT), xytext=(9 if right else -4, 6 + 14 * level), size=8.5, bbox=box,
+                    color=style[row["system"]].color, textcoords="offset points", ha="left" if right else "right",
+                    annotation_clip=False)  # fmt: skip
 
 
 def _finding(done: pd.DataFrame) -> str:
@@ -140,6 +148,6 @@ def _finding(done: pd.DataFrame) -> str:
     rates = first.drop_duplicates("system").set_index("system")["capacity_rate"]
     if "vLLM" not in rates or len(rates) < 2:
         return f"{rates.index[-1]} serves {rates.iloc[-1]:.3g} requests/s"
-    others = [f"{rates['vLLM'] / rates[name]:.2f} times {name}" for name in ("Orca (Oracle)", "Orca (Max)")
-              if name in rates]  # fmt: skip
+    ratios = [(rates["vLLM"] / rates[name], name) for name in ("Orca (Oracle)", "Orca (Max)") if name in rates]
+    others = [f"as many as {name}" if abs(x - 1) < 0.01 else f"{x:.2f} times {name}" for x, name in ratios]
     return f"vLLM serves {rates['vLLM']:.3g} requests/s" + (f", {' and '.join(others)}" if others else "")

@@ -150,7 +150,9 @@ def _simulate(path: Path, job: dict[str, Any], build_scheduler: BuildScheduler, 
     ]  # fmt: skip
     from omegaconf import OmegaConf
 
-    config = OmegaConf.load(path / "config.yaml")
+    from harness.build import settle_lanes
+
+    config = settle_lanes(OmegaConf.load(path / "config.yaml"), requests)  # type: ignore[arg-type]
     closed = OmegaConf.select(config, "workload.arrival") == "closed_loop"
     concurrency = OmegaConf.select(config, "workload.concurrency") if closed else None
     scheduler = build_scheduler(config, int(job["capacity"]))

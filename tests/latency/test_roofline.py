@@ -8,6 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from harness.errors import HarnessError
+from harness.published import curve
 from harness.runner.latency.choose import choose_latency, model_weights, simulated_slots
 from harness.runner.latency.hardware import Hardware, load_hardware, names
 from harness.runner.latency.roofline import Anchored, Roofline
@@ -98,6 +99,24 @@ def test_the_preset_is_the_papers_decode_step(batch: int) -> None:
     assert ns(preset, NOTHING._replace(decodes=batch, context=batch * 500)) / 1e6 == pytest.approx(
         1000 * batch / tokens_per_s[batch], abs=0.8
     )
+
+
+@pytest.mark.parametrize(
+    ("preset", "panel", "system", "rate"),
+    [("opt-13b-a100-sosp23", "opt_13b_alpaca", "vLLM", 20), ("opt-13b-a100-sosp23", "opt_13b_alpaca", "vLLM", 25),
+     ("opt-66b-4a100-sosp23", "opt_66b_alpaca", "Orca (Max)", 0.05),
+     ("opt-66b-4a100-sosp23", "opt_66b_alpaca", "Orca (Max)", 0.1),
+     ("opt-66b-4a100-sosp23", "opt_66b_alpaca", "vLLM", 11), ("opt-66b-4a100-sosp23", "opt_66b_alpaca", "vLLM", 15),
+     ("opt-175b-8a100-sosp23", "opt_175b_alpaca", "Orca (Max)", 1.25),
+     ("opt-175b-8a100-sosp23", "opt_175b_alpaca", "Orca (Pow2)", 10),
+     ("opt-175b-8a100-sosp23", "opt_175b_alpaca", "vLLM", 15)],
+)  # fmt: skip
+def test_the_presets_agree_with_fig_12_where_nobody_waits(preset: str, panel: str, system: str, rate: float) -> None:
+    """Latency per token is the step time of a batch of rate x 58.6 tokens x latency others and the request itself."""
+    latency_s = {point[0]: point[1] for point in curve("fig12", panel, system)}[rate]
+    batch = round(1 + rate * 58.6 * latency_s)
+    model = choose_latency(config(device={"latency": preset}))
+    assert ns(model, NOTHING._replace(decodes=batch, context=80 * batch)) / 1e9 == pytest.approx(latency_s, rel=0.045)
 
 
 def test_what_prompts_add_to_the_preset_is_the_rooflines() -> None:

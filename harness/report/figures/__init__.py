@@ -78,7 +78,9 @@ def section(rows: pd.DataFrame, reasons: list[str]) -> str:
             sums.append(f"{quantity}, {unit}: {there} of {len(some)} points measured, median |error| {median:.1f} %.")
             continue
         for row in records(some):
-            error = "–" if pd.isna(row["error_pct"]) else f"{row['error_pct']:+.1f} %"
+            points = str(unit).startswith("%")  # shares differ by points
+            error = row["ours"] - row["published"] if points else row["error_pct"]
+            error = "–" if pd.isna(error) else f"{error:+.1f} {'points' if points else '%'}"
             ours = "–" if pd.isna(row["ours"]) else f"{row['ours']:.4g}"
             lines.append(f"| {quantity}, {unit} | {row['at']} | {row['system']} | {row['published']:.4g} "
                          f"| {ours} | {error} |")  # fmt: skip

@@ -27,7 +27,10 @@ def draw(sweep: Sweep) -> Figure | None:
         rate, share = row["capacity_rate"], row.get("pct_of_ideal", np.nan)
         ax.barh(y, rate, 0.66, color=style[row["system"]].color)
         text = f"{rate:.3g}" + (f"   {share:.0f} % of the ideal" if share == share and row["system"] != IDEAL else "")
-        ax.annotate(text, (rate, y), xytext=(6, 0), textcoords="offset points", va="center", size=9.5)
+        low, high = row["capacity_rate_min"], row["capacity_rate_max"]
+        if high > low:
+            ax.plot([low, high], [y, y], color="#222222", linewidth=1.2, marker="|")
+        ax.annotate(text, (max(rate, high), y), xytext=(6, 0), textcoords="offset points", va="center", size=9.5)
     label_rows(ax, done["label"].tolist(), 40)
     ax.set(xlim=(0, done["capacity_rate"].max() * 1.25), xlabel="requests per second")
     ax.grid(axis="x")
@@ -39,6 +42,8 @@ def draw(sweep: Sweep) -> Figure | None:
     if IDEAL in set(done["system"]):
         caption += (" Ideal: slots of one token and a scheduler that knows all lengths, first come, first served, "
                     "with the same step times.")  # fmt: skip
+    if done["repeats"].max() > 1:
+        caption += f" Medians of {done['repeats'].max()} seeds; the line on a bar spans them."
     return frame(fig, title, sweep.what_ran, caption)
 
 

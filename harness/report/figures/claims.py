@@ -64,7 +64,7 @@ def why(sweep: Sweep) -> list[str]:
     return [
         "Every number of ours is computed from runs in this folder; `claims.csv` names them.",
         "All runs are simulated: step times of OPT-13B are those that Fig. 1 of the PagedAttention paper implies "
-        "plus a roofline's for prompts, those of OPT-66B and OPT-175B are a roofline's.",
+        "plus a roofline's for prompts; those of OPT-66B and OPT-175B are anchored at the lowest loads of its Fig. 12.",
     ]
 
 

@@ -65,7 +65,7 @@ def published(sweep: Sweep) -> Iterator[Pair]:
     values, names = load("fig2")["values"], load("fig2")["buckets"]
     for row in records(sweep.done):
         for name, theirs, ours in zip(names, values.get(row["system"], ()), buckets(row), strict=False):
-            yield Pair(name, "% of KV memory", row["system"], row["label"], theirs, ours)
+            yield Pair(name, "% of KV memory", row["system"], row["workload"], theirs, ours)
 
 
 def why(sweep: Sweep) -> list[str]:
