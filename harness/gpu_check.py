@@ -1,8 +1,9 @@
 """Is everything right on this GPU, and how fast? `python -m harness.gpu_check --out DIR [--quick]`: under 8 minutes.
 
-Writes one folder: kernels against float64, bandwidth and moves (`kernels_*.csv`), the headline experiment on a model of
-the shape of Llama-3.1-8B with 90 % of the GPU's memory (`headline/`), utilisation, memory and power by NVML (in its
-`comparison.csv`), and `check.json`. Needs no network. `--quick` does the same in tiny on whatever is there, a CPU too.
+Writes one folder: kernels against float64, bandwidth and moves (`kernels_*.csv`), the same answers from every
+placement, shared, swapped and moved (`answers.csv`), the headline experiment on a model of the shape of Llama-3.1-8B
+with 90 % of the GPU's memory (`headline/`), utilisation, memory and power by NVML (in its `comparison.csv`), and
+`check.json`. Needs no network. `--quick` does the same in tiny on whatever is there, a CPU too.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def main() -> None:
         (options.out / "check.json").write_text(text + "\n")
 
     part("kernels", lambda: _kernels(options.out, options.quick))
+    part("answers", lambda: _answers(options.out, options.quick))
     part("headline", lambda: _headline(options.out / "headline", options.quick, started + options.seconds))
     for name, found in check["parts"].items():
         print(f"{name}: {'ok' if found['ok'] else found['error']} in {found['seconds']} s")
@@ -72,6 +74,17 @@ def _kernels(out: Path, quick: bool) -> dict[str, Any]:
     if not found["ok"]:
         raise RuntimeError(f"a kernel is wrong: see {out}/kernels_correctness.csv")
     return found
+
+
+def _answers(out: Path, quick: bool) -> dict[str, Any]:
+    import torch
+
+    from harness.answers_check import check_answers
+
+    table = check_answers(EXPERIMENTS, 8 if quick else 48, "cuda" if torch.cuda.is_available() else "cpu")
+    table.to_csv(out / "answers.csv", index=False)
+    return {"answers": int(table["answers"].sum()), "equal_pct_least": float(table["equal_pct"].min()),
+            "preemptions": int(table["preemptions"].sum())}  # fmt: skip
 
 
 def _headline(folder: Path, quick: bool, deadline: float) -> dict[str, Any]:

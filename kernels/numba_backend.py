@@ -326,15 +326,14 @@ def _write(k_pool, v_pool, k, v, slots):
                     v_pool[slot, head, d] = v[i, head, d]
 
 
-@njit(cache=True, nogil=True, parallel=True)
+@njit(cache=True, nogil=True)  # in one thread: on a busy machine, waking others took a thousand times the copy
 def _move(planes, sources, targets):
     """Move rows of every plane (one layer's keys or values), directly where no target is a source still to be read."""
     count = len(sources)
     in_order = True  # ascending and downwards, as compaction asks: each source is read before anything lands on it
     for i in range(count):
         in_order &= targets[i] <= sources[i] and (i == 0 or sources[i - 1] < sources[i])
-    for p in prange(len(planes)):
-        plane = planes[p]
+    for plane in planes:
         if in_order:
             for i in range(count):
                 plane[targets[i]] = plane[sources[i]]

@@ -34,6 +34,7 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
     lanes = whole.sum("num_seqs") + whole.sum("idle_lanes")
     computed = whole.sum("prefill_tokens") + whole.sum("decode_seqs")
     recomputed = int(table["recomputed_tokens"].sum())
+    siblings = int((table["n"] - 1)[table["first_token_s"].notna()].sum())  # first tokens from the lane of the prompt
     busy_ns = whole.ns - whole.sum("idle")
     row: dict[str, Any] = {
         "injected": int(table["lateness_s"].notna().sum()),
@@ -58,7 +59,7 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
         "steps": steps,
         "mean_batch_size": _ratio(_time(whole, "num_seqs"), busy_ns),
         "saturated_mean_batch_size": saturated.mean("num_seqs"),
-        "useful_lane_pct": _percent(whole.sum("produced"), lanes),
+        "useful_lane_pct": _percent(whole.sum("produced") - siblings, lanes),
         "busy_fraction": _ratio(whole.sum("execute"), whole.ns),
         "schedule_ms_per_step": _ratio(whole.sum("schedule") / 1e6, steps),
         "execute_ms_per_step": _ratio(whole.sum("execute") / 1e6, steps),

@@ -185,7 +185,15 @@ def twenty_three(runs: Runs) -> Judged:
 
 
 def richer(runs: Runs) -> Judged:
-    return Judged("–", MISSING, "several answers to one prompt need sequence groups: parallel_sampling, beam_search")
+    kinds = {"samples_2": "2 samples", "samples_6": "6 samples", "beams_6": "6 beams"}
+    gains = [runs.rate(f"{kind}_vllm") / runs.rate(f"{kind}_orca_oracle") for kind in kinds]
+    saved = [runs[f"rate_{kind}_vllm"]["kv_saved_pct"] for kind in kinds]
+    text = ", ".join(f"×{gain:.2f} ({name})" for gain, name in zip(gains, kinds.values(), strict=True))
+    grows = gains[0] < gains[1] < gains[2]
+    shares = ", ".join(f"{share:.0f} %" for share in saved)
+    return Judged(f"over Orca (Oracle) {text}", HOLDS if grows else PARTLY if gains[2] > gains[0] else NOT,
+                  f"OPT-13B, Alpaca lengths; sharing saves {shares} of the memory. How beams fork is a surrogate's, "
+                  "chosen to save what the paper's do")  # fmt: skip
 
 
 def cost(runs: Runs) -> Judged:
@@ -214,7 +222,7 @@ CLAIMS = (
     Claim("More throughput at the same latency", f"{PAPER}, abstract", "2 – 4 ×", throughput),
     Claim("The gain grows with longer sequences", f"{PAPER}, abstract", "1.33 × → 1.75 × (Fig. 12)", longer),
     Claim("The gain grows with larger models", f"{PAPER}, abstract", "1.75 ×, 2.33 ×, 1.47 × (Fig. 12)", larger),
-    Claim("The gain grows with richer decoding", f"{PAPER}, abstract", "1.43 × → 1.54 × (Fig. 14)", richer),
+    Claim("The gain grows with richer decoding", f"{PAPER}, abstract", "1.43 ×, 1.54 ×, 2.22 × (Fig. 14)", richer),
     Claim("Up to 22 times FasterTransformer", f"{PAPER}, Sec. 6.2", "up to 22 ×", twenty_two),
     Claim("Up to 90 % of the theoretical optimum", "retellings", "90 %", optimum),
     Claim("GPUs were utilised to about 50 % before", "retellings", "50 %", utilisation),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -19,6 +20,7 @@ from harness.report.sweep import Sweep
 
 METRIC = "normalized_latency_mean_s"
 LIMIT = 0.5
+AXIS = "normalized latency, s per output token"
 WIDTHS = {"Orca (Max)": 4.0, "Orca (Pow2)": 2.8, "vLLM": 3.2, "Ideal": 6.0}  # the wider beneath, so that all are seen
 
 
@@ -37,31 +39,45 @@ def draw_curves(sweep: Sweep, name: str, title: str, panels: tuple[str, ...] = (
     groups = list(done.groupby(["model", "workload"], sort=False))
     fig = new_figure(max(9.5, 5.2 * len(groups)), 5.6)
     for ax, ((model, workload), rows) in zip(fig.subplots(1, len(groups), squeeze=False)[0], groups, strict=True):
-        ax.set(title=f"{model}, {workload}", ylim=(0, 1.05), xlabel="rate of arrivals, requests/s")
-        ax.axhline(LIMIT, color="#888888", linewidth=0.8, linestyle=(0, (2, 2)))
-        last = 0.0
-        for row in records(rows):
-            look, theirs = style[row["system"]], curve(name, panel(row, panels), row["system"])
-            probes = read_probes(sweep, row)
-            width = WIDTHS.get(row["system"], 1.7)
-            ax.plot(probes["rate"], probes[METRIC], color=look.color, linewidth=width, marker="o", markersize=3.5,
-                    zorder=2.5 - 0.1 * width, alpha=0.6 if width > 5 else 1)  # fmt: skip
-            if theirs:
-                ax.plot(*np.array([point[:2] for point in theirs]).T, color=look.color, linewidth=1.2, alpha=0.75,
-                        linestyle=(0, (4, 2)), marker="x", markersize=5)  # fmt: skip
-            last = max(last, row["capacity_rate"], *(point[0] for point in theirs))
-        ax.set_xlim(0, last * 1.06)
-        ax.grid()
-        _name_capacities(ax, rows, style)
-    fig.axes[0].set_ylabel("normalized latency, s per output token")
-    handles = [Line2D([], [], color=style[s].color, linewidth=2.2, label=_both_names(s)) for s in
-               dict.fromkeys(done["system"])]  # fmt: skip
-    handles += [Line2D([], [], color="#444444", marker="o", markersize=3.5, label="simulated here"),
-                Line2D([], [], color="#444444", marker="x", linestyle=(0, (4, 2)), label=source(name))]  # fmt: skip
-    caption = (f"Mean over all requests of the time from arrival to end, per output token. Poisson arrivals for "
-               f"{', '.join(f'{seconds:,.0f} s' for seconds in dict.fromkeys(done['trace_s']))}. Dotted: the limit "
-               f"of {LIMIT} s per token at which capacities are compared.")  # fmt: skip
-    return frame(fig, title.format(_finding(done)), sweep.what_ran, caption, handles, ncols=4)
+        ax.set_title(f"{model}, {workload}")
+        draw_panel(ax, sweep, rows, style, name, panel(records(rows)[0], panels))
+    fig.axes[0].set_ylabel(AXIS)
+    handles = legend(done["system"], style, name)
+    return frame(fig, title.format(_finding(done)), sweep.what_ran, caption(done), handles, ncols=4)
+
+
+def draw_panel(ax: Axes, sweep: Sweep, rows: pd.DataFrame, style: Mapping[str, Look], name: str, panel: str) -> None:
+    """The probes of each of `rows`, and the curves of a panel of a published figure."""
+    ax.set(ylim=(0, 1.05), xlabel="rate of arrivals, requests/s")
+    ax.axhline(LIMIT, color="#888888", linewidth=0.8, linestyle=(0, (2, 2)))
+    last = 0.0
+    for row in records(rows):
+        look, theirs = style[row["system"]], curve(name, panel, row["system"])
+        probes, width = read_probes(sweep, row), WIDTHS.get(row["system"], 1.7)
+        ax.plot(probes["rate"], probes[METRIC], color=look.color, linewidth=width, marker="o", markersize=3.5,
+                zorder=2.5 - 0.1 * width, alpha=0.6 if width > 5 else 1)  # fmt: skip
+        if theirs:
+            ax.plot(*np.array([point[:2] for point in theirs]).T, color=look.color, linewidth=1.2, alpha=0.75,
+                    linestyle=(0, (4, 2)), marker="x", markersize=5)  # fmt: skip
+        last = max(last, row["capacity_rate"], *(point[0] for point in theirs))
+    ax.set_xlim(0, last * 1.06)
+    ax.grid()
+    _name_capacities(ax, rows, style)
+
+
+def legend(systems: Iterable[str], style: Mapping[str, Look], published: str) -> list[Artist]:
+    """A line for each system, and what ours and the published curves look like."""
+    names = dict.fromkeys(systems)
+    return [*(Line2D([], [], color=style[name].color, linewidth=2.2, label=_both_names(name)) for name in names),
+            Line2D([], [], color="#444444", marker="o", markersize=3.5, label="simulated here"),
+            Line2D([], [], color="#444444", marker="x", linestyle=(0, (4, 2)), label=source(published))]  # fmt: skip
+
+
+def caption(done: pd.DataFrame) -> str:
+    """What the axes are."""
+    return (f"Mean over all requests of the time from arrival to end, per output token. Poisson arrivals for "
+            f"{', '.join(f'{seconds:,.0f} s' for seconds in dict.fromkeys(done['trace_s']))}. Dotted: the limit "
+            f"of {LIMIT} s per token at which capacities are compared.")  # fmt: skip
 
 
 def pairs(sweep: Sweep, name: str, panels: tuple[str, ...] = ()) -> Iterator[Pair]:
@@ -70,18 +86,23 @@ def pairs(sweep: Sweep, name: str, panels: tuple[str, ...] = ()) -> Iterator[Pai
         return
     done = sweep.done[sweep.done["capacity_rate"].notna()]
     for (model, workload), rows in done.groupby(["model", "workload"], sort=False):
-        at, found = f"{model}, {workload}", dict[str, tuple[float, float]]()
-        for row in records(rows):
-            theirs = curve(name, panel(row, panels), row["system"])
-            if (rate := crossing(theirs, LIMIT)) is not None:
-                found[row["system"]] = rate, row["capacity_rate"]
-                yield Pair("capacity", f"req/s at {LIMIT} s/token", row["system"], at, rate, row["capacity_rate"])
-        for system, (rate, ours) in found.items():
-            if system != "vLLM" and "vLLM" in found:
-                ratio, here = found["vLLM"][0] / rate, found["vLLM"][1] / ours
-                yield Pair("capacity of vLLM over", f"× at {LIMIT} s/token", system, at, ratio, here)
+        at = f"{model}, {workload}"
+        yield from capacities(rows, name, panel(records(rows)[0], panels), at)
         for row in records(rows):
             yield from _latencies(sweep, row, curve(name, panel(row, panels), row["system"]), at)
+
+
+def capacities(rows: pd.DataFrame, name: str, panel: str, at: str) -> Iterator[Pair]:
+    """Capacities beside where the curves of a published panel cross the limit, and the ratios between them."""
+    found = dict[str, tuple[float, float]]()
+    for row in records(rows):
+        if (rate := crossing(curve(name, panel, row["system"]), LIMIT)) is not None:
+            found[row["system"]] = rate, row["capacity_rate"]
+            yield Pair("capacity", f"req/s at {LIMIT} s/token", row["system"], at, rate, row["capacity_rate"])
+    for system, (rate, ours) in found.items():
+        if system != "vLLM" and "vLLM" in found:
+            ratio, here = found["vLLM"][0] / rate, found["vLLM"][1] / ours
+            yield Pair("capacity of vLLM over", f"× at {LIMIT} s/token", system, at, ratio, here)
 
 
 def panel(row: dict[str, Any], panels: tuple[str, ...] = ()) -> str:

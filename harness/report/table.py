@@ -48,9 +48,12 @@ JOB: list[tuple[str, str, list[tuple[str, str]]]] = [
     ("batch", "sequences", [("mean", "mean_batch_size"), ("while saturated", "saturated_mean_batch_size")]),
     ("lanes", "%", [("useful", "useful_lane_pct")]),
     ("recomputed", "% of tokens", [("", "recomputed_pct")]),
+    ("saved by sharing", "% of slots", [("", "kv_saved_pct"), ("while saturated", "saturated_kv_saved_pct")]),
+    ("moved", "slots", [("copied", "copied_slots"), ("swapped", "swapped_slots")]),
     ("KV pool", "%", [(short, f"kv_{column}_pct") for short, column in BOOKS]),
     ("KV pool, saturated", "%", [(short, f"saturated_kv_{column}_pct") for short, column in BOOKS]),
 ]  # fmt: skip
+RARE = ("saved by sharing", "moved")  # left out where there was none of it
 
 
 def table_cells(groups: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
@@ -85,7 +88,8 @@ def print_job(table: pd.DataFrame, console: Console) -> None:
     view = Table(box=None, padding=(0, 2, 0, 0), show_header=False, title=str(row["system"]), title_justify="left")
     for name, unit, keys in JOB:
         there = [f"{short} {_figures(row[key])}".strip() for short, key in keys if key in row and pd.notna(row[key])]
-        if there:
+        idle = name in RARE and not any(row.get(key) for _, key in keys)
+        if there and not idle:
             view.add_row(name, ", ".join(there) + f" {unit}")
     console.print(view)
     for note in notes(table, aggregate(table))[1:]:  # the first explains columns of the other table

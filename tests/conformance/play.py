@@ -64,7 +64,7 @@ def play(requests: Iterable[Request], scheduler: Scheduler, latency: Latency = P
          concurrency: int | None = None, before: Callable[[Batch], None] = lambda batch: None,
          recorder: Recorder | None = None, loop: Callable[..., None] = replay) -> Played:  # fmt: skip
     """Replay fresh copies of `requests`."""
-    fresh = [Request(r.id, r.arrival_ns, r.prompt_len, r.output_len, r.max_tokens) for r in requests]
+    fresh = [Request(r.id, r.arrival_ns, r.prompt_len, r.output_len, r.max_tokens, n=r.n) for r in requests]
     recorder = recorder or Recorder()
     workload = SimpleNamespace(requests=fresh, concurrency=concurrency)
     loop(workload, scheduler, Runner(latency, before), clock or Clock(), recorder)

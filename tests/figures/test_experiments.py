@@ -43,11 +43,22 @@ JOBS = {
                      for s in ("paged_on_demand", "paged_cached", "radix")],
     "schedulers": [["workload.limit=80", f"workload.rate={r}", f"scheduler={s}"] for r in (2, 8)
                    for s in ("continuous", "shortest_predicted", "past_future")],
+    "parallel_sampling": [[*SEARCH, "workload.duration_s=20", f"workload.n={n}", f"system={s}"] for n in (2, 4)
+                          for s in ("orca_oracle", "vllm")],
+    "beam_search": [[*SEARCH, "workload.duration_s=10", f"workload.n={n}", f"system={s}"] for n in (4, 6)
+                    for s in ("orca_oracle", "vllm")],
+    "memory_saved": [["workload=alpaca", "workload.num_requests=30", f"workload.use_beam_search={b}", f"workload.n={n}"]
+                     for b in (False, True) for n in (2, 4)],
+    "shared_prefix": [[*SEARCH, "workload.duration_s=10", f"lengths={k}", f"workload.shared_prefix={p}", f"system={s}"]
+                      for k in ("middle", "long") for p in (80, 341) for s in ("orca_oracle", "paged_cached")],
+    "swap_vs_recompute": [[*FEW, "workload.rate=4", f"scheduler.preemption={how}", f"allocator.block_size={b}"]
+                          for how in ("recompute", "swap") for b in (16, 128)],
     "claims": [[f"part={p}"] for p in ("lanes_static", "holes_first_fit_exact", "holes_paged_on_demand")],
 }  # fmt: skip
 
 
-SLOW = {"request_rate", "knobs"}  # the searches of `chatbot` and the sweeps of others go the same ways
+# The searches of `chatbot` and `parallel_sampling`, and the sweeps of others, go the same ways.
+SLOW = {"request_rate", "knobs", "beam_search", "shared_prefix"}
 
 
 @pytest.fixture(

@@ -33,6 +33,7 @@ MODELS = {
     "fitted": FittedLatency((1000.4, 37.3, 0.61, 55.5, 7.7, 0.013), 3.7),
     "roofline": Roofline("a100_40gb", TINY, 2),
     "anchored": Anchored(26.2, 0.42, "a100_40gb", TINY),
+    "anchored by context": Anchored(26.2, 0.42, "a100_40gb", TINY, context=414),
     "table": TABLES,
 }
 

@@ -162,3 +162,15 @@ def test_the_pool_is_what_weights_leave() -> None:
 def test_two_devices_hold_more_slots_than_twice_one() -> None:
     one, two = (simulated_slots(config(gpu_memory_utilization=0.9, device={"tensor_parallel": n})) for n in (1, 2))
     assert two > 2 * one
+
+
+def test_a_measured_lane_is_split_where_its_context_is_known() -> None:
+    plain, split = (choose_latency(config(device={"latency": name})) for name in
+                    ("opt-13b-a100-sosp23", "opt-13b-a100-sosp23-context"))  # fmt: skip
+    fig_1 = NOTHING._replace(decodes=30, context=30 * 414)
+    assert ns(split, fig_1) == pytest.approx(ns(plain, fig_1)) == pytest.approx(1e6 * (26.2 + 0.42 * 30))
+    short = fig_1._replace(context=30 * 78)
+    saved = 30 * (414 - 78) * 819_200 / (1555 * 0.85)  # bytes over bytes per ns
+    assert ns(plain, short) - ns(split, short) == pytest.approx(saved)
+    with pytest.raises(HarnessError, match="context=700"):
+        Anchored(26.2, 0.42, "a100_40gb", OmegaConf.load(MODELS / "opt_13b.yaml").config, context=700)

@@ -46,7 +46,7 @@ class Roofline(LatencyModel):
         self._byte_ns = 1 / (machine.bytes_per_ns * tensor_parallel)
         self._slot_bytes = weights.slot_bytes(machine.element_bytes)
         self._pair_flops = 4 * weights.layers * weights.heads * weights.head_dim  # q·k and p·v, a multiply-add each
-        self._context_ns = self._longer(self._slot_bytes, self._pair_flops)
+        self.context_ns = self._longer(self._slot_bytes, self._pair_flops)
         self._lines: dict[tuple[int, int], float] = {}
 
     def line(self, work: Work) -> tuple[float, float]:
@@ -54,7 +54,7 @@ class Roofline(LatencyModel):
         base = self._linear_ns(lanes + work.prompt_tokens, lanes + work.prompts)
         if work.prompts:
             base += self._longer(work.prompt_context * self._slot_bytes, work.pairs * self._pair_flops)
-        return base, self._context_ns
+        return base, self.context_ns
 
     def _linear_ns(self, tokens: int, sequences: int) -> float:
         """All that depends on the number of tokens and sequences only; remembered, since few pairs of them occur."""
@@ -92,16 +92,25 @@ class Anchored(LatencyModel):
     Args:
         base_ms, lane_ms: of a decode step.
         hardware, model, tensor_parallel: of the roofline.
+        context: tokens that each sequence looked back to when that was measured; then reading them, as the roofline
+            has it, is a part of `lane_ms` that grows and shrinks with them. None = it stays as it was.
+
+    Raises:
+        HarnessError: as `Roofline`, or reading so much context takes longer than `lane_ms`.
     """
 
     def __init__(self, base_ms: float, lane_ms: float, hardware: str | Mapping[str, Any], model: Any,
-                 tensor_parallel: int = 1) -> None:  # fmt: skip
+                 tensor_parallel: int = 1, context: int | None = None) -> None:  # fmt: skip
         self.base_ns, self.lane_ns = base_ms * 1e6, lane_ms * 1e6
         self.roofline = Roofline(hardware, model, tensor_parallel)
+        self.token_ns = self.roofline.context_ns if context is not None else 0.0
+        self.lane_ns -= (context or 0) * self.token_ns
+        if self.lane_ns < 0:
+            raise HarnessError(f"lane_ms={lane_ms:g} is less than it takes to read context={context} tokens")
 
     def line(self, work: Work) -> tuple[float, float]:
         base = self.base_ns + self.lane_ns * (work.lanes + work.prompts)
         if work.prompts:
             without = work._replace(prompts=0, prompt_tokens=0, prompt_context=0, pairs=0, decodes=max(work.decodes, 1))
             base += self.roofline.line(work)[0] - self.roofline.line(without)[0]
-        return base, 0.0
+        return base, self.token_ns
