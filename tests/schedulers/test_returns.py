@@ -15,9 +15,9 @@ from schedulers.continuous import Continuous
 from schedulers.max_utilization import MaxUtilization
 from schedulers.rebuild import Rebuild
 from schedulers.request import Batch, Request, Sequence
-from schedulers.reservation import on_demand, pow2
+from schedulers.reservation import max_model_len, on_demand, pow2
 from schedulers.static import Static
-from tests.conformance.scheduler import check_step, serve
+from tests.conformance.scheduler import check_step, finish, serve
 
 
 def to_the_end(scheduler: Any) -> list[Sequence]:
@@ -101,3 +101,11 @@ def test_a_static_batch_takes_the_head_that_longest_prefix_brings_forward_whole(
     prompts = ([1, 2, 3, 4], [9], [1, 2, 5, 6, 7])
     requests = [Request(i, 0, len(prompt), 2, token_ids=prompt) for i, prompt in enumerate(prompts)]
     assert [seq.request.id for seq in serve(scheduler, requests).finished] == [0, 2, 1]
+
+
+def test_a_promise_is_made_to_the_leader_of_a_group_only() -> None:
+    """4 blocks promised to the leader, and one more for each of three answers whose first block is the prompt's."""
+    for blocks, fits in ((7, True), (6, False)):
+        scheduler = Continuous(Paged(blocks * 16, 64, 16), max_model_len, max_model_len=64)
+        assert (scheduler.add(Request(0, 0, 16, 16, n=4)) is None) == fits
+        assert not fits or len(finish(scheduler)) == 16
