@@ -61,7 +61,7 @@ def build_scheduler(cfg: DictConfig, capacity: int, asked: Collection[str] = ())
 
 def settle_lanes(cfg: DictConfig, requests: Iterable[Request]) -> DictConfig:
     """`cfg` with `allocator.lane_slots=longest` as the tokens of the longest of `requests`, prompt and output."""
-    if cfg.allocator.get("lane_slots") != "longest":
+    if OmegaConf.select(cfg, "allocator.lane_slots") != "longest":
         return cfg
     longest = max(request.prompt_len + request.output_len for request in requests)
     return OmegaConf.merge(cfg, {"allocator": {"lane_slots": longest}})  # type: ignore[return-value]
