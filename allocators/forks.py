@@ -16,7 +16,7 @@ class Forks:
 
     Attributes:
         blocks: by block that somebody borrows: slots of it that each of its sharers holds.
-        ever: whether anything was ever borrowed.
+        ever: whether any two sequences ever had a block in common by descent.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -26,7 +26,6 @@ class Forks:
 
     def borrow(self, block: int, owner: Holder, child: Holder, slots: int) -> None:
         """`child` shares the first `slots` slots of `block`; if nobody else borrows it, `owner` holds all of it."""
-        self.ever = True
         self.blocks.setdefault(block, {owner: self.block_size})[child] = slots
 
     def join(self, blocks: Sequence[int], holder: Holder) -> None:

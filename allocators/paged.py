@@ -106,6 +106,7 @@ class Paged(Allocator):
             self.free(child)
         blocks = self._blocks[parent.row][: -(-parent.stored // self.block_size)]
         self.pool.take(blocks)
+        self._forks.ever = True
         self._forks.join(blocks, child)
         if rest := parent.stored % self.block_size:
             self._forks.borrow(blocks[-1], parent, child, rest)
@@ -300,6 +301,7 @@ class Paged(Allocator):
             return False
         here = dict(zip(away, self.pool.allocate(len(away)) or [], strict=True))
         self._moves += [Move("in", block * size, to * size, size) for block, to in here.items()]
+        self._forks.ever = True  # members of a group come back with blocks that they share
         first: dict[int, Holder] = {}  # by block: its owner, who has most tokens, and room for more
         theirs = [(holder, self._host.forget(holder)) for holder in group]
         for holder, hosted in sorted(theirs, key=lambda pair: (-pair[0].stored, -len(pair[1]))):

@@ -36,13 +36,13 @@ class PrefixCounts:
     preempted_queries: int = 0
     preempted_hits: int = 0
 
-    def add(self, seq: Sequence, hit: int) -> None:
-        """`seq` was admitted with `hit` of its tokens already there."""
+    def add(self, seq: Sequence, tokens: int, hit: int) -> None:
+        """`seq` was admitted; `tokens` of it were looked for, and `hit` of them were there."""
         if seq.preemptions:
-            self.preempted_queries += seq.num_tokens
+            self.preempted_queries += tokens
             self.preempted_hits += hit
         else:
-            self.queries += seq.num_tokens
+            self.queries += tokens
             self.hits += hit
 
 
@@ -85,8 +85,8 @@ class Scheduler(ABC):
                  watermark: float = 0.01, policy: str = "fcfs", length_predictor: str = "oracle",
                  seed: int = 0) -> None:  # fmt: skip
         for key, value in (("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", max_num_batched_tokens)):
-            if value < 1:
-                raise ValueError(f"scheduler.{key} must be at least 1, got {value}")
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"scheduler.{key} must be a whole number of at least 1, got {value!r}")
         if not 0 <= watermark < 1:
             raise ValueError(f"scheduler.watermark must be at least 0 and below 1, got {watermark}")
         if policy not in ORDERS:
@@ -297,7 +297,7 @@ class Scheduler(ABC):
         if self.allocator.admit(admitted, ask) is None:
             batch.blocked = ask
             return 0
-        self.prefix.add(seq, hit.tokens)
+        self.prefix.add(seq, total, hit.tokens)
         if not seq.preemptions:
             seq.cached_tokens = hit.tokens
         self.waiting.popleft()

@@ -159,6 +159,7 @@ def workloads(draw: st.DrawFn, longest: int) -> list[Request]:
             token_ids = [100 * draw(st.integers(0, 1)) + at for at in range(prompt_len)]
         request = Request(number, now, prompt_len, draw(length), max_tokens=cap, token_ids=token_ids)
         request.n, request.use_beam_search = draw(st.sampled_from([1, 1, 2, 3])), draw(st.booleans())
+        request.priority = draw(st.integers(0, 2))
         requests.append(request)
     return requests
 
@@ -171,6 +172,7 @@ def limits(draw: st.DrawFn) -> dict[str, Any]:
         "max_num_batched_tokens": draw(st.sampled_from([1, 2, 7, 30, 100])),
         "chunked_prefill": draw(st.booleans()),
         "watermark": draw(st.sampled_from([0.0, 0.01, 0.3])),
+        "policy": draw(st.sampled_from(["fcfs", "fcfs", "priority", "shortest_first", "longest_prefix"])),
     }
 
 
@@ -215,13 +217,14 @@ class SchedulerConformance:
         names = sorted(name for name in RESERVATIONS if allocator.grows or name != "on_demand")
         reservation = RESERVATIONS[data.draw(st.sampled_from(names), "reservation")]
         requests = data.draw(workloads(longest), "requests")
-        served = self.serve(allocator, reservation, requests, max_model_len=longest, **data.draw(limits(), "limits"))
+        bounds = data.draw(limits(), "limits")
+        served = self.serve(allocator, reservation, requests, max_model_len=longest, **bounds)
         over = [seq.request.id for seq in served.finished] + [r.request.id for r in served.rejected]
         assert sorted(over) == [request.id for request in requests]
         for seq in served.finished:
             end = seq.request.prompt_len + seq.request.output_len
             assert seq.num_tokens == (min(end, longest) if self.caps_length else end)
-        if self.fcfs:
+        if self.fcfs and bounds["policy"] == "fcfs":
             assert served.admitted == sorted(served.admitted)
 
     def test_a_pool_too_small_for_its_requests_makes_them_take_turns(self) -> None:

@@ -39,7 +39,7 @@ class TestMaxUtilizationInOrder(SchedulerConformance):
     fcfs = False
 
     def make(self, allocator: Allocator, reservation: Reservation, **limits: Any) -> Scheduler:
-        return MaxUtilization(allocator, reservation, policy="shortest_first", **limits)
+        return MaxUtilization(allocator, reservation, **limits | {"policy": "shortest_first"})
 
 
 class TestPastFuture(SchedulerConformance):

@@ -32,7 +32,7 @@ class TestPriority(TestVllmV1):
     fcfs = False
 
     def make(self, allocator: Allocator, reservation: Reservation, **limits: Any) -> Scheduler:
-        return VllmV1(allocator, reservation, policy="priority", **limits)
+        return VllmV1(allocator, reservation, **limits | {"policy": "priority"})
 
 
 def made(blocks: int, block_size: int = 4, caching: bool = False, **limits: Any) -> VllmV1:
