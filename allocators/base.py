@@ -283,8 +283,8 @@ class Allocator(ABC):
     def swap(self, group: Sequence[Holder], to_host: bool, spare: int = 0) -> bool:
         """Move a whole group between the pool and the host, or nothing; what it shares stays shared.
 
-        While it is there its sequences hold nothing here but keep what they `stored`. Not supported unless
-        `host_capacity` says so.
+        While it is there its sequences hold nothing here but keep what they `stored` and their promise. Not supported
+        unless `host_capacity` says so.
 
         Args:
             spare: slots that must stay free in the pool when the group has come back.

@@ -102,10 +102,13 @@ class Checked:
         self.check()
 
     def fork(self, parent: Holder, child: Holder, common: int = 0) -> bool:
-        before = self._snapshot()
+        before, known = self._snapshot(), len(self.shadow.tokens.get(parent, ()))
+        lay = self._addresses(parent)[:known] if parent in self.holders else np.empty(0, dtype=np.int64)
         done = self.allocator.fork(parent, child, common)
         if done:
             self.holders[child] = None
+            if getattr(self.allocator, "shares", False):  # the parent may have given its copies of found tokens back
+                self.shadow.adopt(parent, lay, self._addresses(parent)[:known])
             self.shadow.fork(parent, child)
             if len(self.shadow.tokens[child]) < child.stored:  # some are written in the coming step only
                 self.hits[child] = child.stored

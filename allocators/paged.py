@@ -44,6 +44,8 @@ class Paged(Allocator):
             raise ValueError(f"freed_blocks must be front or back, got {freed_blocks!r}")
         if isinstance(host_slots, bool) or not isinstance(host_slots, int) or host_slots < 0:
             raise ValueError(f"host_slots must be a whole number of slots, 0 or more, got {host_slots!r}")
+        if 0 < host_slots < block_size:
+            raise ValueError(f"host_slots={host_slots} hold no block of {block_size} slots; 0 = no swapping")
         self.block_size = block_size
         super().__init__(capacity, max_model_len)
         self.shares = self.enable_prefix_caching = enable_prefix_caching
@@ -287,9 +289,9 @@ class Paged(Allocator):
         size, there = self.block_size, self._host.take(blocks, [(h, self._blocks[h.row]) for h in group])
         self._moves += [Move("out", here * size, to * size, size) for here, to in zip(blocks, there, strict=True)]
         for holder in group:
-            stored, final = holder.stored, holder.final
+            stored, final, promise = holder.stored, holder.final, holder.promise
             self._close(holder)
-            holder.stored, holder.final = stored, final
+            holder.stored, holder.final, holder.promise = stored, final, promise
         return True
 
     def _swap_in(self, group: Sequence[Holder], spare: int) -> bool:

@@ -33,6 +33,11 @@ class Shadow:
         """`child` reads from now on what `parent` does."""
         self.tokens[child] = self.tokens[parent].copy()
 
+    def adopt(self, holder: Holder, before: np.ndarray, after: np.ndarray) -> None:
+        """Where its tokens lie elsewhere than `before`, `holder` reads from now on what lies there."""
+        moved = before != after
+        self.tokens[holder][: len(after)][moved] = self.slots[after[moved]]
+
     def free(self, holder: Holder) -> None:
         self.tokens.pop(holder, None)
 

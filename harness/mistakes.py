@@ -57,8 +57,13 @@ def _composition(error: Exception, experiments: Path) -> str:
         return text.strip().split("\n")[0]
     key = next(group for group in found.groups() if group)
     keys = _keys(experiments)
-    if key in keys:  # the key is right, its value is not
-        return text.strip().split("\n")[0]
+    if key in keys:
+        group, _, rest = key.partition(".")
+        having = [f"{group}={path.stem}" for path in sorted((experiments / group).glob("*.yaml"))
+                  if rest in _dotted(OmegaConf.load(path))]  # fmt: skip
+        if having and text.startswith("Could not override"):
+            return f"the {group} that is chosen has no key {rest!r}; those that do: {', '.join(having)}"
+        return text.strip().split("\n")[0]  # the key is right, its value is not
     leaf = key.rpartition(".")[2]
     same_leaf = [known for known in keys if known.rpartition(".")[2] == leaf]
     hint = f"; did you mean {' or '.join(same_leaf)}?" if same_leaf else nearest(key, keys)

@@ -240,8 +240,9 @@ class Scheduler(ABC):
             if n > limit:
                 return f"n = {n} answers that are computed in one step exceed {key} = {limit}"
         slots = n * (self.allocator.footprint(stored) or 0)
-        if self.allocator.forks_share:
-            slots -= (n - 1) * (request.prompt_len // unit * unit if unit else request.prompt_len)
+        if self.allocator.forks_share:  # what was promised to the leader, and of the others what no other holds too
+            leader, each = (self.allocator.footprint(t) or 0 for t in (stored, self.end_of(request) - 1))
+            slots = leader + (n - 1) * (each - (request.prompt_len // unit * unit if unit else request.prompt_len))
         if slots > self.allocator.capacity:
             return f"n = {n} answers take {slots} slots and never fit the KV pool of {self.allocator.capacity}"
         return None
@@ -309,7 +310,7 @@ class Scheduler(ABC):
         return count
 
     def _ask_for_group(self, group: Group, ask: Ask) -> list[Sequence]:
-        """Who is admitted with its leader: nobody where forks share its slots, else all, with room for the prompt.
+        """Who is admitted with its leader: nobody where forks share its slots, else all, with room for their tokens.
 
         `ask` is made one for them.
         """
@@ -317,7 +318,7 @@ class Scheduler(ABC):
         if self.allocator.forks_share:
             ask.gate = prompt + answers * group.size
             return group.seqs[:1]
-        ask.tokens, ask.gate, ask.count = prompt, prompt + answers, group.size
+        ask.tokens, ask.gate, ask.count = prompt + answers, prompt + answers, group.size
         return group.seqs
 
     def lacking(self, seq: Sequence, budget: int) -> int:

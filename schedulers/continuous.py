@@ -41,11 +41,15 @@ class Continuous(Scheduler):
             if batch.seqs:
                 return self.close(batch)
         budget = self._run(batch, budget)
-        if not batch.preempted:
+        anew = bool(batch.preempted) and not self.running  # a group alone, refused for how its own extents lie
+        if anew:
+            budget = self.max_num_batched_tokens
+        if anew or not batch.preempted:
             if self.swapped:
                 budget = self._resume(batch, budget)
-            if not self.prefill_first:
+            if anew or not self.prefill_first:
                 self._admit(batch, budget)
+            batch.preempted = [seq for seq in batch.preempted if seq.row < 0]
         return self.close(batch)
 
     def preempt(self, seq: Sequence, batch: Batch) -> None:
@@ -72,7 +76,7 @@ class Continuous(Scheduler):
         """
         if batch.preempted or self.branching or len(batch.seqs) < len(self.running):
             return False
-        if self.chunked_prefill and not decodes_next(batch):
+        if (self.chunked_prefill or self._siblings) and not decodes_next(batch):  # a group's answers come in pieces too
             return False
         if not (self.waiting or self.swapped) or len(self.running) >= self.max_num_seqs:
             return True
@@ -121,8 +125,9 @@ class Continuous(Scheduler):
 
     def _run_prompts(self, batch: Batch, budget: int) -> int:
         """Continue the prompts that were begun in pieces; their room beyond the first chunk is still to be had."""
+        most = self.max_num_batched_tokens
         for seq in self.running:
-            rest = seq.num_tokens - seq.stored
+            rest = seq.num_tokens - seq.stored if seq.group is None else seq.group.due(seq, most)
             count = min(rest, budget)
             if rest > 1 and count and (seq.stored + count <= seq.room or self.allocator.grow(seq, seq.stored + count)):
                 batch.seqs.append(seq)
@@ -140,7 +145,8 @@ class Continuous(Scheduler):
             unit = self.allocator.block_size or 1
             spare = self.spare + len(members) * unit if self.running else 0  # each may want a block at once
             if not self.allocator.swap(members, to_host=False, spare=spare):
-                batch.blocked = Ask(members[0].stored + 1, spare=spare, final=members[0].final, count=len(members))
+                first = members[0]
+                batch.blocked = Ask(first.stored + 1, first.promise, spare=spare, final=first.final, count=len(members))
                 break
             self.swapped.popleft()
             self.running += members

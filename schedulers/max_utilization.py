@@ -27,6 +27,11 @@ class MaxUtilization(Continuous):
         super().__init__(*args, watermark=watermark, **kwargs)
         if self.prefill_first:
             raise ValueError("scheduler.prefill_first: one pass over all sequences has no prompts first")
+        if self.preemption == "swap" and ORDERS[self.policy] is not None:
+            raise ValueError(
+                f"scheduler.preemption=swap with scheduler.policy={self.policy}: a pass in that order brings nobody "
+                "back from the host; use preemption=recompute, or policy=fcfs"
+            )
         self.several_answers = ORDERS[self.policy] is None  # a pass takes single sequences in order
 
     def schedule(self, now: int) -> Batch:

@@ -15,8 +15,8 @@ class Rebuild(Continuous):
 
     They come back in the order in which they were admitted, before the head, so they lie side by side. What moving them
     would have copied is computed again instead: what a server can do that has no way to copy a KV cache. After that
-    nobody starts over until a sequence has finished. With an allocator that uses every free slot, and with equal lanes,
-    this is `Continuous`.
+    nobody starts over until a sequence has finished, nor while one is on the host. With an allocator that uses every
+    free slot, and with equal lanes, this is `Continuous`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -29,7 +29,7 @@ class Rebuild(Continuous):
             self._due = self._may_help = False
             return self._rebuilt()
         batch = super().schedule(now)
-        refused = batch.blocked is not None and self._in_pieces(batch.blocked)
+        refused = batch.blocked is not None and not self.swapped and self._in_pieces(batch.blocked)
         self._due = refused and self._may_help and len(self.running) > 0
         return batch
 

@@ -36,12 +36,11 @@ class Static(Scheduler):
         batch = Batch()
         if not self.running and self._may_start(now):
             self._form(batch)
-        if any(self._left(seq) > 1 for seq in self.running):
-            self._prefill(batch)
-        else:
-            self._decode(batch)
-            if self.compute_finished:
-                batch.idle = list(self.held)
+        self._step(batch)
+        if batch.preempted and not self.running:  # a group alone, refused for how its own extents lie, begins anew
+            self._form(batch)
+            self._step(batch)
+            batch.preempted = [seq for seq in batch.preempted if seq.row < 0]
         return self.close(batch)
 
     def wake_at(self) -> int | None:
@@ -72,6 +71,15 @@ class Static(Scheduler):
         """All lanes decode in one step."""
         return min(self.max_num_seqs, self.max_num_batched_tokens)
 
+    def _step(self, batch: Batch) -> None:
+        """Prompts while there are any, else a token of every lane."""
+        if any(self._left(seq) > 1 for seq in self.running):
+            self._prefill(batch)
+        else:
+            self._decode(batch)
+            if self.compute_finished:
+                batch.idle = list(self.held)
+
     def _left(self, seq: Sequence) -> int:
         """Tokens of a lane that could be computed now."""
         if seq.group is None:
@@ -96,7 +104,7 @@ class Static(Scheduler):
         """Admit the head of the queue while lanes and memory last. The token budget shapes steps, not batches."""
         scheduled = len(batch.seqs)
         while self.waiting and len(self.running) < self.max_lanes:
-            if not self.admit_head(batch, self.waiting[0].num_tokens):
+            if not self.admit_head(batch, self.max_model_len):
                 break
         del batch.seqs[scheduled:], batch.counts[scheduled:]
 
@@ -132,6 +140,8 @@ class Static(Scheduler):
                 self.preempt(self.running[-1], batch)
             elif self.held:
                 self._free_held()
+            elif seq.group is not None:
+                self.preempt(seq, batch)
             else:
                 raise AllocatorError(f"{seq.name} has the pool to itself and is refused {tokens} tokens")
         return seq.row >= 0

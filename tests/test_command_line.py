@@ -128,6 +128,8 @@ def test_an_interrupt_keeps_what_is_finished_and_marks_the_rest(tmp_path):
         (["blocksize=3"], ["blocksize", "allocator.block_size"]),
         (["allocator.block_size=0"], ["block_size", "power of two", "0"]),
         (["allocator.block_size=3"], ["block_size", "power of two", "3"]),
+        (["allocator.host_slots=8"], ["host_slots=8", "block of 16"]),
+        (["allocator=contiguous", "allocator.host_slots=8"], ["no key 'host_slots'", "allocator=paged"]),
         (["workload.rate=0"], ["workload.rate"]),
         (["workload.rate=-1"], ["workload.rate"]),
         (["workload.rate=inf"], ["workload.rate"]),

@@ -237,3 +237,15 @@ def test_what_is_expected_of_an_arrival_depends_on_who_finished_before_it_came()
     )  # fmt: skip
     assert one["table"].set_index("id")["first_scheduled_s"].rank().tolist() == [1, 3, 2]
     assert_same(one, other)
+
+
+def test_a_group_that_computes_its_answers_again_gives_no_token_meanwhile() -> None:
+    """Two answers of two tokens that were taken away: the first of each is computed again in a step of its own."""
+    requests = [Request(0, 0, 1, 4), Request(1, 0, 1, 4, n=2)]
+    one, other = (
+        simulate(Continuous(Paged(10, 12, block_size=1), RESERVATIONS["on_demand"], max_model_len=12, watermark=0.0),
+                 requests, LATENCIES["constant"], exact)
+        for exact in (True, False)
+    )  # fmt: skip
+    assert one["summary"]["preemptions"] == 1
+    assert_same(one, other)
