@@ -153,26 +153,29 @@ def idles(runs: Runs) -> Judged:
 
 
 def compaction(runs: Runs) -> Judged:
-    told, verdicts = list[str](), set[str]()
+    told, found = list[str](), dict[str, str]()
     for name, lengths in (("first_fit", "lengths known"), ("growing", "grown on demand")):
         before, after = runs[f"full_{name}"], runs[f"full_{name}_compacting"]
         gain = after["output_throughput"] / before["output_throughput"] - 1  # its copies cost time in the run
-        cost = copy_seconds(runs.steps(f"full_{name}_compacting")) / after["duration_s"]
+        cost = copying(runs, f"full_{name}_compacting") - copying(runs, f"full_{name}")
         below = 1 - after["output_throughput"] / runs["full_vllm"]["output_throughput"]
-        verdicts.add(HOLDS if gain <= 0 else PARTLY if cost > gain else NOT)
-        told.append(f"{lengths}: {100 * gain:+.0f} % tokens/s with {100 * cost:.2g} % of the time in copies, "
+        found[lengths] = HOLDS if gain <= 0 else PARTLY if cost > gain else NOT
+        told.append(f"{lengths}: {100 * gain:+.0f} % tokens/s for {100 * cost:.1f} % of the time in copies, "
                     f"{100 * below:.0f} % below vLLM")  # fmt: skip
-    return Judged("; ".join(told), verdicts.pop() if len(verdicts) == 1 else PARTLY,
-                  "first fit, copies at the speed of the memory and nothing else slowed down. Holds where throughput "
-                  "falls, does not where it rises by more than the time in copies; in part in between, and where the "
-                  "two runs differ")  # fmt: skip
+    verdict = PARTLY if len(set(found.values())) > 1 else found["lengths known"]
+    each = ", ".join(f"{lengths}: {one}" for lengths, one in found.items())
+    return Judged("; ".join(told), verdict,
+                  f"{each}. It holds where throughput falls, in part where it rises by less than the share of time "
+                  "that copies take, else it does not; first fit, copies at the speed of the memory and nothing else "
+                  "slowed down")  # fmt: skip
 
 
-def copy_seconds(steps: pd.DataFrame) -> float:
-    """What the copies of a run of OPT-13B on an A100-40GB took."""
+def copying(runs: Runs, part: str) -> float:
+    """The share of its time that a run of OPT-13B on an A100-40GB copied slots."""
+    steps, move = runs.steps(part), MoveCosts(SLOT_BYTES, 0, load_hardware("a100_40gb"))
     copied = steps.loc[steps["copied"] > 0, "copied"]
-    move = MoveCosts(SLOT_BYTES, 0, load_hardware("a100_40gb"))
-    return sum(move.ns([Move("copy", 0, 0, int(slots))]) for slots in copied) / 1e9
+    ns = sum(move.ns([Move("copy", 0, 0, int(slots))]) for slots in copied)
+    return ns / 1e9 / float(runs[part]["duration_s"])
 
 
 def twenty_three(runs: Runs) -> Judged:
