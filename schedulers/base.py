@@ -168,7 +168,7 @@ class Scheduler(ABC):
                     finished.append(seq)
         if tokens is not None:
             for seq, token in zip(produced, tokens, strict=True):
-                seq.outputs.append(token)
+                seq.say(token)
         if finished:
             for seq in finished:
                 self.lengths.observe(seq.request)

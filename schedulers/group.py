@@ -90,7 +90,7 @@ class Group:
             seq.num_tokens = leader.stored + 1
             seq.score = branch.score
             if branch.token is not None:
-                seq.outputs.append(branch.token)
+                seq.say(branch.token)
         self.forked = True
 
     def fork_again(self, allocator: Allocator) -> None:

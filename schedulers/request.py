@@ -15,6 +15,7 @@ from schedulers.content import Chain
 if TYPE_CHECKING:
     from schedulers.group import Group
 
+NOTHING: Any = ()  # one for all sequences that have no tokens: a million lists would take 70 MB
 ANSWER_PIECE = 16  # tokens; telling others of each single one would cost a step of many sequences milliseconds
 
 
@@ -71,7 +72,7 @@ class Sequence(Holder):
         num_tokens: prompt and sampled tokens so far; a token is due when `stored` reaches it.
         end_tokens: `num_tokens` at which it is finished.
         expected: output tokens that the scheduler's predictor expected of it when it came.
-        outputs: sampled tokens so far (left empty by a simulated runner).
+        outputs: sampled tokens so far, see `say` (left empty by a simulated runner).
         prompt: the prompt's token ids, set by a runner that needs them.
         computed_before: most tokens it had stored before a preemption; below it, work is done again.
         cached_tokens: tokens it was spared by a prefix hit when it was first admitted.
@@ -85,7 +86,7 @@ class Sequence(Holder):
     num_tokens: int = 0
     end_tokens: int = 0
     expected: int = 0
-    outputs: list[int] = field(default_factory=list)
+    outputs: list[int] = NOTHING
     prompt: Any = None
     preemptions: int = 0
     recomputed: int = 0
@@ -97,6 +98,13 @@ class Sequence(Holder):
     first_scheduled_ns: int = -1
     first_token_ns: int = -1
     last_token_ns: int = -1
+
+    def say(self, token: int) -> None:
+        """`token` was sampled."""
+        if self.outputs:
+            self.outputs.append(token)
+        else:
+            self.outputs = [token]
 
     @property
     def done(self) -> bool:
