@@ -15,6 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import HarnessError
+from harness.labels import class_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 FAILED: list[Path] = []  # folders of jobs that failed in this process
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 OmegaConf.register_new_resolver("either", lambda one, other: one or other, replace=True)
-OmegaConf.register_new_resolver("class", lambda target: target.rpartition(".")[2].lower(), replace=True)
+OmegaConf.register_new_resolver("class", class_name, replace=True)
 OmegaConf.register_new_resolver("repository", lambda: str(EXPERIMENTS.parent), replace=True)
 
 

@@ -28,7 +28,7 @@ def parts(cfg: DictConfig) -> dict[str, str]:
     return {
         "allocator": allocator,
         "reservation": _short(cfg.reservation._target_),
-        "scheduler": " ".join([_snake(_short(cfg.scheduler._target_)), *_qualities(cfg.scheduler)]),
+        "scheduler": " ".join([class_name(cfg.scheduler._target_), *_qualities(cfg.scheduler)]),
     }
 
 
@@ -68,8 +68,9 @@ def _qualities(scheduler: DictConfig) -> list[str]:
     return found
 
 
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+def class_name(target: str) -> str:
+    """`vllm_v1` of `schedulers.vllm_v1.VllmV1`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", _short(target)).lower()
 
 
 def _short(target: str) -> str:
