@@ -93,7 +93,7 @@ class Continuous(Scheduler):
         for seq in list(self.running):
             if seq.row < 0:  # preempted, and so are all behind it
                 break
-            count = min(seq.num_tokens - seq.stored, budget) if seq.group is None else seq.group.due(seq, budget)
+            count = seq.due(budget)
             if count <= 0:
                 continue
             tokens = seq.stored + count
@@ -127,7 +127,7 @@ class Continuous(Scheduler):
         """Continue the prompts that were begun in pieces; their room beyond the first chunk is still to be had."""
         most = self.max_num_batched_tokens
         for seq in self.running:
-            rest = seq.num_tokens - seq.stored if seq.group is None else seq.group.due(seq, most)
+            rest = seq.due(most)
             count = min(rest, budget)
             if rest > 1 and count and (seq.stored + count <= seq.room or self.allocator.grow(seq, seq.stored + count)):
                 batch.seqs.append(seq)
@@ -151,7 +151,7 @@ class Continuous(Scheduler):
             self.swapped.popleft()
             self.running += members
             for seq in members:
-                count = min(seq.num_tokens - seq.stored, budget) if seq.group is None else seq.group.due(seq, budget)
+                count = seq.due(budget)
                 if count and (seq.stored + count <= seq.room or self.allocator.grow(seq, seq.stored + count)):
                     batch.seqs.append(seq)
                     batch.counts.append(count)

@@ -115,6 +115,13 @@ class Sequence(Holder):
         """All sequences of its request."""
         return [self] if self.group is None else self.group.seqs
 
+    def due(self, budget: int) -> int:
+        """Tokens of it that may be computed now, of at most `budget`; its group has a say."""
+        if self.group is not None:
+            return self.group.due(self, budget)
+        left = self.num_tokens - self.stored
+        return left if left < budget else budget
+
     def block_hashes(self, block_size: int, count: int) -> Items[Hashable]:
         """Keys of its first `count` full blocks; see `schedulers.content`. One block size per sequence."""
         if self.chain is None:

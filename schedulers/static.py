@@ -73,18 +73,12 @@ class Static(Scheduler):
 
     def _step(self, batch: Batch) -> None:
         """Prompts while there are any, else a token of every lane."""
-        if any(self._left(seq) > 1 for seq in self.running):
+        if any(seq.due(self.max_num_batched_tokens) > 1 for seq in self.running):
             self._prefill(batch)
         else:
             self._decode(batch)
             if self.compute_finished:
                 batch.idle = list(self.held)
-
-    def _left(self, seq: Sequence) -> int:
-        """Tokens of a lane that could be computed now."""
-        if seq.group is None:
-            return seq.num_tokens - seq.stored
-        return seq.group.due(seq, self.max_num_batched_tokens)
 
     def _may_start(self, now: int) -> bool:
         """Whether a new batch starts now, or waits for more arrivals."""
@@ -112,7 +106,7 @@ class Static(Scheduler):
         """Prompts in admission order within the token budget (whole ones, unless they may be chunked)."""
         budget = self.max_num_batched_tokens
         for seq in list(self.running):
-            rest = self._left(seq) if seq.row >= 0 else 0
+            rest = seq.due(self.max_num_batched_tokens) if seq.row >= 0 else 0
             count = min(rest, budget)
             if rest <= 1:
                 continue
@@ -127,7 +121,7 @@ class Static(Scheduler):
         """The next token of every live lane."""
         held = len(self.held)
         for seq in list(self.running):
-            if seq.row >= 0 and self._left(seq) and self._has_room(seq, seq.stored + 1, batch):
+            if seq.row >= 0 and seq.due(self.max_num_batched_tokens) and self._has_room(seq, seq.stored + 1, batch):
                 batch.seqs.append(seq)
                 batch.counts.append(1)
         if len(self.held) < held:  # the lane that stays leads the next batch, which the queue's head may join now
