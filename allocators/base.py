@@ -126,10 +126,7 @@ class Allocator(ABC):
         need = ask.need
         if len(seqs) != 1 or ask.count != 1 or seqs[0].row >= 0 or not 0 < need <= self.max_model_len:
             self._check(seqs, ask.count, need)
-        slots = self.footprint(ask.gate if ask.gate > need else need)
-        if slots is not None and type(slots) is not int:
-            raise AllocatorError(f"{type(self).__name__}.footprint must return slots or None, not {slots!r}")
-        if slots is None or self.free_slots - ask.spare < (slots - ask.hit.held) * ask.count:
+        if self.lacks(ask):
             return None
         for i, holder in enumerate(seqs):
             holder.row = self._take_row()
@@ -147,6 +144,14 @@ class Allocator(ABC):
             holder.promise, holder.final = ask.promise, ask.final
             self._enter(holder)
         return ask.hit.tokens
+
+    def lacks(self, ask: Ask) -> bool:
+        """Whether `ask` is refused for the number of free slots alone, wherever they lie."""
+        need = ask.need
+        slots = self.footprint(ask.gate if ask.gate > need else need)
+        if slots is not None and type(slots) is not int:
+            raise AllocatorError(f"{type(self).__name__}.footprint must return slots or None, not {slots!r}")
+        return slots is None or self.free_slots - ask.spare < (slots - ask.hit.held) * ask.count
 
     def grow(self, holder: Holder, tokens: int) -> int:
         """Room for `tokens` tokens in all. Skip the call while ``holder.room >= tokens``.

@@ -58,4 +58,5 @@ def jump(scheduler: Scheduler, runner: Runner, batch: Batch, ready: int, due: in
     rounds, shifts = scheduler.allocator.extend(batch.seqs, len(ns))
     if not rounds:
         return NO_JUMP
-    return Jump(ns[:rounds], shifts, batch.blocked.slots if batch.blocked else -1)
+    refused = batch.blocked_next or batch.blocked
+    return Jump(ns[:rounds], shifts, refused.slots if refused else -1)

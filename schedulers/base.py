@@ -252,11 +252,10 @@ class Scheduler(ABC):
         """Most sequences that may run."""
         return self.max_num_seqs
 
-    def admit_head(self, batch: Batch, budget: int, spare: int | None = None, limit: int = 0) -> int:
-        """Try to admit the head of the queue with at most `budget` new tokens.
+    def admit_head(self, batch: Batch, budget: int, limit: int = 0) -> int:
+        """Try to admit the head of the queue with at most `budget` new tokens; the watermark stays free if others run.
 
         Args:
-            spare: slots that must stay free; default: the watermark, unless nothing runs.
             limit: cuts a prompt into pieces of so many tokens, whatever the budget; 0 = no limit.
 
         Returns:
@@ -275,31 +274,19 @@ class Scheduler(ABC):
             asked = self.allocator.unheld + lacking
             batch.blocked = Ask(seq.num_tokens, spare=max(asked - seq.num_tokens, 0), final=seq.end_tokens - 1)
             return 0
-        hit = self.allocator.lookup(seq, total - 1)  # one is computed at least: its logits are the answer
-        count = total - hit.tokens
-        if 0 < limit < count:
-            count = limit
-        if count > budget:
-            if not self.chunked_prefill:
-                return 0
-            count = budget
-        ask = Ask(
-            tokens=hit.tokens + count,
-            promise=self.reservation(seq.request, self.max_model_len),
-            gate=total if self.reserve_full_isl else 0,
-            spare=(self.spare if self.running else 0) if spare is None else spare,
-            final=seq.end_tokens - 1,
-            hit=hit,
-        )
-        admitted = [seq]
+        ask = self._ask(seq, total, budget, limit)
+        if ask is None:
+            return 0
+        hit, admitted = ask.hit.tokens, [seq]
+        count = ask.tokens - hit
         if group is not None:
             admitted = self._ask_for_group(group, ask)
         if self.allocator.admit(admitted, ask) is None:
             batch.blocked = ask
             return 0
-        self.prefix.add(seq, total, hit.tokens)
+        self.prefix.add(seq, total, hit)
         if not seq.preemptions:
-            seq.cached_tokens = hit.tokens
+            seq.cached_tokens = hit
         self.waiting.popleft()
         self.running += admitted
         batch.admitted.append(seq)
@@ -308,6 +295,39 @@ class Scheduler(ABC):
         if group is not None:
             self._recount()
         return count
+
+    def _ask(self, seq: Sequence, total: int, budget: int, limit: int = 0) -> Ask | None:
+        """What is asked for `total` tokens of a waiting sequence; None where it may not compute so few as it might."""
+        hit = self.allocator.lookup(seq, total - 1)  # one is computed at least: its logits are the answer
+        count = total - hit.tokens
+        if 0 < limit < count:
+            count = limit
+        if count > budget:
+            if not self.chunked_prefill:
+                return None
+            count = budget
+        return Ask(
+            tokens=hit.tokens + count,
+            promise=self.reservation(seq.request, self.max_model_len),
+            gate=total if self.reserve_full_isl else 0,
+            spare=self.spare if self.running else 0,
+            final=seq.end_tokens - 1,
+            hit=hit,
+        )
+
+    def refused_next(self, batch: Batch, limit: int = 0) -> bool:
+        """Whether the queue's head, another one since somebody was preempted, is sure to be refused in the next steps.
+
+        As long as they only repeat this one: what is free does not grow meanwhile. Notes in `batch` what it asks for.
+        """
+        seq, budget = self.waiting[0], self.max_num_batched_tokens - len(self.running)
+        if seq.group is not None or self._to_come or budget <= 0 or self.policy == "longest_prefix":
+            return False
+        ask = self._ask(seq, seq.num_tokens, budget, limit)
+        if ask is None or not self.allocator.lacks(ask):
+            return False
+        batch.blocked_next = ask
+        return True
 
     def _ask_for_group(self, group: Group, ask: Ask) -> list[Sequence]:
         """Who is admitted with its leader: nobody where forks share its slots, else all, with room for their tokens.

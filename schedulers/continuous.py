@@ -74,7 +74,7 @@ class Continuous(Scheduler):
 
         Not so where a head waits for a prefix that others compute, or asks for more when there is more budget.
         """
-        if batch.preempted or self.branching or len(batch.seqs) < len(self.running):
+        if self.branching or len(batch.seqs) < len(self.running):
             return False
         if (self.chunked_prefill or self._siblings) and not decodes_next(batch):  # a group's answers come in pieces too
             return False
@@ -82,6 +82,8 @@ class Continuous(Scheduler):
             return True
         if getattr(self.allocator, "shares", False) or (self.chunked_prefill and not self.reserve_full_isl):
             return False
+        if batch.preempted:
+            return not self.swapped and self.refused_next(batch)
         same_budget = batch.num_tokens == len(batch.seqs) and not self.prefill_first
         return batch.blocked is not None or same_budget
 

@@ -43,6 +43,10 @@ class MaxUtilization(Continuous):
         """With an order, a newcomer may pause one that runs."""
         return ORDERS[self.policy] is not None or super().arrivals_matter
 
+    def steady(self, batch: Batch) -> bool:
+        """With an order, who was paused may pause others in the next step."""
+        return not (batch.preempted and ORDERS[self.policy] is not None) and super().steady(batch)
+
     def _pass(self, order: Order) -> Batch:
         """Give all sequences in their order, running or waiting, their next tokens while slots and tokens last."""
         batch, budget, at, closed = Batch(), self.max_num_batched_tokens, 0, False

@@ -34,8 +34,8 @@ class Rebuild(Continuous):
         return batch
 
     def steady(self, batch: Batch) -> bool:
-        """Not before a rebuild."""
-        return not self._due and super().steady(batch)
+        """Not before a rebuild, which a head that is refused brings about."""
+        return not (self._due or batch.preempted) and super().steady(batch)
 
     def finish(self, finished: Items[Sequence]) -> None:
         super().finish(finished)

@@ -190,6 +190,7 @@ class Batch:
         idle: finished lanes of a static batch that are computed for nothing (they neither write nor grow).
         admitted, preempted: sequences that joined or lost their memory in this step.
         blocked: what the queue's head was refused for lack of memory, None when nothing was.
+        blocked_next: what it will be refused in the steps that only repeat this one, see `Scheduler.steady`.
         moves: copies to run before the step's attention.
         delay_ns: how long a simulated step waits for the allocator (`Allocator.take_delay`).
         saved: slots that sequences would hold besides in this step if they shared none.
@@ -201,6 +202,7 @@ class Batch:
     admitted: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     blocked: Ask | None = None
+    blocked_next: Ask | None = None
     moves: list[Move] = field(default_factory=list)
     delay_ns: int = 0
     saved: int = 0

@@ -68,12 +68,14 @@ class VllmV1(Scheduler):
 
         Not so where a head waits for a prefix that others compute, or asks for more when there is more budget.
         """
-        if batch.preempted or len(batch.seqs) < len(self.running) or not decodes_next(batch):
+        if len(batch.seqs) < len(self.running) or not decodes_next(batch):
             return False
         if not self.waiting or len(self.running) >= self.max_num_seqs:
             return True
         if getattr(self.allocator, "shares", False) or not self.reserve_full_isl:
             return False
+        if batch.preempted:
+            return self.refused_next(batch, self._limit())
         return batch.blocked is not None or batch.num_tokens == len(batch.seqs)
 
     def end_of(self, request: Request) -> int:

@@ -167,9 +167,11 @@ def expand(rows: np.ndarray, jumps: Sequence[Jump], joined: Sequence[tuple[int, 
     after = np.arange(len(steps)) - np.repeat(first, repeat)  # steps since the first of its jump
     later = np.flatnonzero(after)
     steps[later, AT["execute"]] = np.fromiter(chain.from_iterable([jump.ns for jump in jumps]), np.int64)
-    _books(steps, first, repeat, after, later, jumps)
+    asked = np.repeat(np.array([jump.asked for jump in jumps]), repeat)
+    _books(steps, first, repeat, after, later, jumps, asked)
     steps[:, AT["context_tokens"]] += after * steps[:, AT["num_seqs"]]
     steps[later, AT["decode_seqs"]] = steps[later, AT["num_seqs"]]
+    steps[:, AT["head_blocked"]] = np.where(after, asked >= 0, steps[:, AT["head_blocked"]])
     for name in FIRST:
         steps[later, AT[name]] = 0
     spent = steps[:, SPENT].sum(axis=1)
@@ -185,7 +187,7 @@ def expand(rows: np.ndarray, jumps: Sequence[Jump], joined: Sequence[tuple[int, 
 
 
 def _books(steps: np.ndarray, first: np.ndarray, repeat: np.ndarray, after: np.ndarray, later: np.ndarray,
-           jumps: Sequence[Jump]) -> None:  # fmt: skip
+           jumps: Sequence[Jump], asked: np.ndarray) -> None:  # fmt: skip
     """Write the books of every step, each from its jump's first step: one slot a lane and step goes from `reserved` to
     `used`, slots granted for a later step shift the columns from it on, and what is left follows from the rest.
     """
@@ -205,7 +207,6 @@ def _books(steps: np.ndarray, first: np.ndarray, repeat: np.ndarray, after: np.n
     books[:, 0] += lanes
     books[:, 2] -= lanes
     cached, unheld = books[:, HELD - 1], capacity - books[:, : HELD - 1].sum(axis=1)
-    asked = np.repeat(np.array([jump.asked for jump in jumps]), repeat)
     fits = unheld >= asked
     cases = (asked >= 0) & fits, (asked >= 0) & ~fits, asked < 0
     for column, case in enumerate(cases, HELD):
