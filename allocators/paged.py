@@ -72,11 +72,15 @@ class Paged(Allocator):
     def place(self, holder: Holder, tokens: int) -> int | None:
         hit = self._hit(holder) if holder.stored else []
         pool, count = self.pool, -(-tokens // self.block_size) - len(hit)
-        if count + pool.count_free(hit) > pool.num_free:
+        if hit:
+            if count + pool.count_free(hit) > pool.num_free:
+                return None
+            pool.take(hit)
+            self._forks.join(hit, holder)
+        new = pool.allocate(count)
+        if new is None:
             return None
-        pool.take(hit)
-        self._forks.join(hit, holder)
-        blocks = hit + (pool.allocate(count) or [])
+        blocks = hit + new
         self._blocks[holder.row] = blocks
         self._registered[holder.row] = len(hit)
         self.set_row(holder, 0, blocks)
@@ -133,30 +137,33 @@ class Paged(Allocator):
                 del wanted[self.pool.num_free :]
         if not self._store(seqs, granted):
             return super().extend(seqs, rounds)
-        shifts = self._widen_each([seqs[key % lanes] for key in wanted], [key // lanes for key in wanted])
-        return Growth(granted, shifts)
+        return Growth(granted, self._widen_each(seqs, wanted) if wanted else [])
 
-    def _widen_each(self, seqs: Sequence[Holder], rounds: Sequence[int]) -> list[tuple[int, ...]]:
-        """A block for each of `seqs` in turn, each in its round (ascending); how the books change, see `Growth`."""
-        if not seqs:
-            return []
-        size, tables, rows = self.block_size, self.tables, self._blocks
-        gained, beyond = dict.fromkeys(rounds, 0), dict.fromkeys(rounds, 0)  # slots by round: all, and never to be used
-        for seq, at, block in zip(seqs, rounds, self.pool.allocate(len(seqs)) or (), strict=True):
+    def _widen_each(self, seqs: Sequence[Holder], wanted: Sequence[int]) -> list[tuple[int, ...]]:
+        """A block for every lane and round of `wanted` (round * lanes + lane, ascending); how the books change."""
+        size, tables, rows, lanes, dirty = self.block_size, self.tables, self._blocks, len(seqs), self._dirty
+        shifts, last, gained, beyond, rounding = list[tuple[int, ...]](), wanted[0] // lanes, 0, 0, 0
+        for key, block in zip(wanted, self.pool.allocate(len(wanted)) or (), strict=True):
+            at, lane = divmod(key, lanes)
+            if at != last:  # slots gained in a round: all, and never to be used
+                shifts.append((last, 0, 0, gained - beyond, 0, beyond, 0))
+                last, gained, beyond = at, 0, 0
+            seq = seqs[lane]
             row = seq.row
             blocks = rows[row]
             tables[row, len(blocks)] = block
             blocks.append(block)
+            dirty.add(row)
             seq.held += size
             seq.room = room = seq.room + size
-            gained[at] += size
+            gained += size
             if room > seq.final:
-                beyond[at] += min(room - seq.final, size)
-        self._dirty.update([seq.row for seq in seqs])
-        rounding = sum(beyond.values())
+                never = min(room - seq.final, size)
+                beyond += never
+                rounding += never
         self._rounding += rounding
-        self._reserved += len(seqs) * size - rounding
-        return [(at, 0, 0, slots - beyond[at], 0, beyond[at], 0) for at, slots in gained.items()]
+        self._reserved += len(wanted) * size - rounding
+        return [*shifts, (last, 0, 0, gained - beyond, 0, beyond, 0)]
 
     def release(self, holder: Holder) -> None:
         blocks = self._blocks.pop(holder.row)

@@ -425,6 +425,7 @@ class Scheduler(ABC):
         self.commit(batch)
         batch.moves, batch.saved = self.allocator.take_moves(), self.allocator.saved_slots
         batch.delay_ns = self.allocator.take_delay()
+        batch.grouped = self._siblings > 0 or self.unforked > 0
         return batch
 
     def finish(self, finished: Items[Sequence]) -> None:

@@ -194,6 +194,7 @@ class Batch:
         moves: copies to run before the step's attention.
         delay_ns: how long a simulated step waits for the allocator (`Allocator.take_delay`).
         saved: slots that sequences would hold besides in this step if they shared none.
+        grouped: whether sequences of groups may be among them.
     """
 
     seqs: list[Sequence] = field(default_factory=list)
@@ -207,6 +208,7 @@ class Batch:
     delay_ns: int = 0
     saved: int = 0
     committed: int = 0
+    grouped: bool = True
 
     _work: Work | None = None
 

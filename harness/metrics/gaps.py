@@ -18,7 +18,11 @@ class Gaps:
 
     def add(self, gap_ns: int, count: int = 1) -> None:
         """`count` tokens came `gap_ns` after their predecessors."""
-        self.add_each((gap_ns,), count)
+        if not self.exact:
+            gap_ns = _rounded(gap_ns)
+        self.counts[gap_ns] = self.counts.get(gap_ns, 0) + count
+        if self.exact and len(self.counts) > EXACT:
+            self._round()
 
     def add_each(self, gaps_ns: Iterable[int], count: int) -> None:
         """Each of `gaps_ns`, `count` times."""
@@ -26,9 +30,13 @@ class Gaps:
         for gap in gaps_ns if self.exact else map(_rounded, gaps_ns):
             counts[gap] = counts.get(gap, 0) + count
         if self.exact and len(counts) > EXACT:
-            self.exact, self.counts = False, {}
-            for gap, number in counts.items():
-                self.add(gap, number)
+            self._round()
+
+    def _round(self) -> None:
+        """There are too many to keep them exactly."""
+        counts, self.exact, self.counts = self.counts, False, {}
+        for gap, number in counts.items():
+            self.add(gap, number)
 
     def summary(self, percentiles: tuple[int, ...]) -> dict[str, float | None]:
         """Mean and percentiles in ms, by numpy's `inverted_cdf` rule; None when there is no gap at all."""

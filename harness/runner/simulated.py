@@ -40,7 +40,7 @@ class SimulatedModelRunner:
         ns = self.latency.step_ns(batch) + batch.delay_ns
         if batch.moves and self.moves:
             ns += self.moves.ns(batch.moves)
-        return StepResult(None, ns, self._searches(batch))
+        return StepResult(None, ns, self._searches(batch) if batch.grouped else None)
 
     def _searches(self, batch: Batch) -> dict[int, list[Branch]]:
         """How the beam searches go on that have a token due."""
