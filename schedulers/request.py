@@ -86,7 +86,7 @@ class Sequence(Holder):
     num_tokens: int = 0
     end_tokens: int = 0
     expected: int = 0
-    outputs: list[int] = NOTHING
+    outputs: Any = NOTHING
     prompt: Any = None
     preemptions: int = 0
     recomputed: int = 0
