@@ -1,4 +1,7 @@
-"""`python -m harness` runs a job, or the sweep of an experiment; `python -m harness inspect FILE` describes a trace."""
+"""`python -m harness` runs a job, or the sweep of an experiment.
+
+`python -m harness inspect FILE` describes a trace; `python -m harness compile` compiles the replay loop (optional).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from harness import compiled
 from harness.errors import HarnessError
 from harness.labels import class_name
 
@@ -30,6 +34,7 @@ OmegaConf.register_new_resolver("repository", lambda: str(EXPERIMENTS.parent), r
 @hydra.main(version_base="1.3", config_path=str(EXPERIMENTS), config_name="config")
 def run(cfg: DictConfig) -> None:
     """One job, as Hydra calls it; a job of a sweep that fails leaves its mark and lets the sweep go on."""
+    compiled.use()  # here too, for a launcher's other processes
     from harness.job import run_job
 
     hydra_config = HydraConfig.get()
@@ -55,7 +60,10 @@ def main() -> None:
     try:
         if len(sys.argv) > 1 and sys.argv[1] == "inspect":
             _inspect(sys.argv[2:])
+        elif sys.argv[1:] == ["compile"]:
+            print(f"written to {compiled.build()}")
         else:
+            compiled.use()
             from harness.mistakes import explained
 
             with explained(EXPERIMENTS):

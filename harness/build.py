@@ -98,14 +98,14 @@ def _arguments(cls: Any, group: DictConfig, key: str, asked: Collection[str]) ->
     arguments = {name: value for name, value in values.items() if name != "_target_"}
     known: set[str] = set()
     for base in inspect.getmro(cls) if inspect.isclass(cls) else (cls,):
-        parameters = inspect.signature(base.__init__ if inspect.isclass(base) else base).parameters.values()
+        parameters = inspect.signature(base).parameters.values()
         known |= {p.name for p in parameters}
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     unknown = [name for name in arguments if name not in known]
     told = [name for name in unknown if f"{key}.{name}" in asked]
     if told:
-        raise HarnessError(f"{key}.{told[0]}: {cls.__name__} has no such argument{nearest(told[0], known - {'self'})}")
+        raise HarnessError(f"{key}.{told[0]}: {cls.__name__} has no such argument{nearest(told[0], known)}")
     return {name: value for name, value in arguments.items() if name not in unknown}
 
 

@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from harness import compiled
+
 PACKAGES = ("torch", "triton", "transformers", "numba", "numpy", "pandas", "matplotlib", "hydra-core", "nvidia-ml-py")
 
 
@@ -21,6 +23,7 @@ def environment() -> dict[str, Any]:
         "cpu": _cpu(),
         "cpu_count": os.cpu_count(),
         "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "compiled": compiled.in_use(),
         "packages": {name: _version(name) for name in PACKAGES},
         **_commit(),
     }

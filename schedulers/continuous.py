@@ -21,7 +21,7 @@ class Continuous(Scheduler):
 
     def __init__(self, *args: Any, prefill_first: bool = False,
                  preemption: Literal["recompute", "swap"] = "recompute", **kwargs: Any) -> None:  # fmt: skip
-        Scheduler.__init__(self, *args, **kwargs)
+        super().__init__(*args, **kwargs)
         if preemption not in ("recompute", "swap"):
             raise ValueError(f"scheduler.preemption must be recompute or swap, got {preemption!r}")
         if preemption == "swap" and not self.allocator.host_capacity:

@@ -15,7 +15,6 @@ from schedulers.content import Chain
 if TYPE_CHECKING:
     from schedulers.group import Group
 
-NOTHING: Any = ()  # one for all sequences that have no tokens: a million lists would take 70 MB
 ANSWER_PIECE = 16  # tokens; telling others of each single one would cost a step of many sequences milliseconds
 
 
@@ -86,7 +85,7 @@ class Sequence(Holder):
     num_tokens: int = 0
     end_tokens: int = 0
     expected: int = 0
-    outputs: Any = NOTHING
+    outputs: Items[int] = ()  # no list before there are any: a million empty ones would take 70 MB
     prompt: Any = None
     preemptions: int = 0
     recomputed: int = 0
@@ -101,7 +100,7 @@ class Sequence(Holder):
 
     def say(self, token: int) -> None:
         """`token` was sampled."""
-        if self.outputs:
+        if isinstance(self.outputs, list):
             self.outputs.append(token)
         else:
             self.outputs = [token]
