@@ -89,5 +89,5 @@ def _answers(cfg: Any) -> tuple[dict[int, list[list[int]]], int]:
     warm_up(runner, cfg)
     recorder = Recorder()
     replay(workload, scheduler, runner, CLOCKS["measured"](), recorder)
-    said = {i: sorted(each.outputs for each in seq.members) for i, seq in sorted(recorder.sequences.items())}
+    said = {i: sorted(list(each.outputs) for each in seq.members) for i, seq in sorted(recorder.sequences.items())}
     return said, sum(seq.preemptions for seq in recorder.sequences.values())

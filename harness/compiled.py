@@ -1,8 +1,8 @@
-"""The replay loop compiled: `python -m harness compile` builds the same sources with mypyc, and runs use what was built.
+"""The replay loop compiled: `python -m harness compile` builds the same sources with mypyc; runs use what was built.
 
 No second implementation: the results are the same to the last digit, two to three times sooner. What was built is named
-by a digest of its sources, so that it is used only while none of them has changed. Needs mypy (in the `dev` extra) and a
-C compiler.
+by a digest of its sources, so that it is used only while none of them has changed. Needs mypy (in the `dev` extra) and
+a C compiler.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PACKAGES = ("allocators", "schedulers", "harness", "kernels")  # all that the co
 PARTS = {
     "allocators": "books base block_pool forks host paged",
     "schedulers": "request content group lengths policy reservation base continuous",
-    "harness": "jump replayer",
+    "harness": "clock jump replayer",
     "harness.metrics": "gaps recorder",
     "harness.runner": "base simulated",
     "harness.runner.latency": "base roofline weights",
