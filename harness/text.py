@@ -51,7 +51,8 @@ def whole(values: np.ndarray) -> Cells:
 def decimal(values: np.ndarray, places: int) -> Cells:
     """float64[rows], as `repr` writes them, NaN as nothing; fast where they have at most so many places (6 or 9)."""
     one = 10**places
-    units = np.rint(values * one)
+    with np.errstate(over="ignore"):  # infinity is none of the plain ones
+        units = np.rint(values * one)
     plain = (units / one == values) & (units < EXACT) & ((units >= one / 10_000) | (units == 0)) & ~np.signbit(values)
     units = np.where(plain, units, 0).astype(np.int64)
     integers = units // one

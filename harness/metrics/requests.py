@@ -34,8 +34,9 @@ def request_table(recorder: Recorder, requests: Iterable[Request]) -> pd.DataFra
     facts = facts[np.argsort(facts[:, 0], kind="stable")]
     ids, arrival, prompt, cap = facts.T
     deliveries, fates = recorder.deliveries(), recorder.fates()
-    delivered = _aligned(ids, deliveries[:, 0], deliveries[:, 1])
-    fate = {name: _aligned(ids, fates[:, 0], fates[:, i]) for i, name in enumerate(Fate._fields)}
+    delivered = _aligned(len(ids), np.searchsorted(ids, deliveries[:, 0]), deliveries[:, 1])
+    rows = np.searchsorted(ids, fates[:, 0])
+    fate = {name: _aligned(len(ids), rows, values) for name, values in zip(Fate._fields, fates.T, strict=True)}
     came, scheduled = delivered >= 0, fate["id"] >= 0
     done, told = fate["done"] == 1, fate["first_token_ns"] >= 0
     first, last, produced = fate["first_token_ns"], fate["last_token_ns"], fate["produced"]
@@ -85,11 +86,11 @@ def _cells(column: pd.Series) -> Cells:
     return texts([*map(quoted, different), ""])[:, codes]  # absent is -1, the last
 
 
-def _aligned(ids: np.ndarray, who: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """`values` in the order of `ids` (ascending), by the id in `who`; -1 where there is none."""
-    aligned = np.full(len(ids), -1, dtype=np.int64)
-    aligned[np.searchsorted(ids, who)] = values
-    return aligned
+def _aligned(count: int, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """`values` in their `rows` of a column; -1 where there is none."""
+    column = np.full(count, -1, dtype=np.int64)
+    column[rows] = values
+    return column
 
 
 def _where(there: np.ndarray, values: np.ndarray) -> np.ndarray:

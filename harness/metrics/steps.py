@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
+from struct import Struct
 
 import numpy as np
 
@@ -25,6 +26,7 @@ FIRST = ("prefill_tokens", "prefill_attention", "admitted", "preempted", "copied
 WEIGHTED = slice(1, SPENT.start)  # a mean over time of the others means nothing
 HELD = AT["cached"] - AT["used"] + 1  # columns of the books before those of free slots
 HEADER = ",".join(["step", "start_s", *INTEGERS[1 : SPENT.start], *(f"{n}_ms" for n in INTEGERS[SPENT]), "repeat\n"])
+ROW, SHIFT = (Struct(f"={count}q").pack for count in (len(INTEGERS), 1 + HELD))  # a third of the time of an array's
 CHUNK = 16_384
 DETAILED = 20_000  # steps with a row each in the file, jumps or not: enough for every figure
 HALF = 20  # bits of a duration that are multiplied apart
@@ -83,7 +85,7 @@ class StepLog:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.whole, self.saturated, self._maybe = Totals(), Totals(), Totals()
-        self._rows: list[tuple[int, ...]] = []
+        self._rows = bytearray()  # of int64[rows, len(INTEGERS)]
         self._jumps: list[Jump] = []
         self._joined: list[tuple[int, int]] = []  # row, and when somebody joined the queue while it ran
         self._steps = 0
@@ -94,7 +96,7 @@ class StepLog:
         """A step, and those that followed with the same batch."""
         if self._steps >= CHUNK:
             self.flush()
-        self._rows.append(row)
+        self._rows += ROW(*row)
         self._jumps.append(further)
         self._steps += 1 + len(further.ns)
 
@@ -107,13 +109,13 @@ class StepLog:
         """Sum and write the rows collected so far."""
         if not self._rows:
             return
-        rows = np.fromiter(chain.from_iterable(self._rows), np.int64).reshape(-1, len(INTEGERS))
+        rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, len(INTEGERS))
         steps = expand(rows, self._jumps, self._joined)
         if self.path and self._written < DETAILED:
             self._write(steps, np.ones(len(steps), dtype=np.int64))
         elif self.path:
             self._write(rows, np.array([1 + len(jump.ns) for jump in self._jumps]))
-        self._rows.clear()
+        self._rows = bytearray()
         self._jumps.clear()
         self._joined.clear()
         self._steps = 0
@@ -194,8 +196,8 @@ def _books(steps: np.ndarray, first: np.ndarray, repeat: np.ndarray, after: np.n
     books = steps[:, BOOKS]  # a view
     capacity, lanes = books.sum(axis=1), after * steps[:, AT["num_seqs"]]
     number = np.array([len(jump.shifts) for jump in jumps])
-    shifts = np.fromiter(chain.from_iterable(chain.from_iterable([jump.shifts for jump in jumps])), np.int64)
-    shifts = shifts.reshape(-1, 1 + HELD)
+    packed = b"".join(starmap(SHIFT, chain.from_iterable([jump.shifts for jump in jumps])))
+    shifts = np.frombuffer(packed, dtype=np.int64).reshape(-1, 1 + HELD)
     at = np.repeat(first + 1, number) + shifts[:, 0]
     within = at < np.repeat(first + repeat, number)  # not for the step that was refused
     at, shifts = at[within], shifts[within, 1:]
