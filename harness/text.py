@@ -28,7 +28,7 @@ POINT, COMMA, END = _words(["\0\0\0.", "\0\0\0,", "\0\0\0\n"])
 
 
 def lines(columns: Sequence[Cells]) -> bytes:
-    """The rows of a table, without a header."""
+    """The rows of a table, without a header. It writes into the cells."""
     for cells in columns[:-1]:
         cells[-1] |= COMMA
     columns[-1][-1] |= END
