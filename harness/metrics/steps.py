@@ -28,6 +28,7 @@ HELD = AT["cached"] - AT["used"] + 1  # columns of the books before those of fre
 HEADER = ",".join(["step", "start_s", *INTEGERS[1 : SPENT.start], *(f"{n}_ms" for n in INTEGERS[SPENT]), "repeat\n"])
 ROW, SHIFT = (Struct(f"={count}q").pack for count in (len(INTEGERS), 1 + HELD))  # a third of the time of an array's
 CHUNK = 16_384
+MOST = 32_768  # steps summed at once
 DETAILED = 20_000  # steps with a row each in the file, jumps or not: enough for every figure
 HALF = 20  # bits of a duration that are multiplied apart
 
@@ -43,7 +44,7 @@ class Totals:
         self.peaks = np.zeros(len(INTEGERS), dtype=np.int64)
 
     def add(self, rows: np.ndarray) -> None:
-        """Add rows ``[n, len(INTEGERS)]``, n <= `CHUNK` for columns below 2**28 (so that no sum overflows)."""
+        """Add rows ``[n, len(INTEGERS)]``, n <= `MOST` for columns below 2**28 (so that no sum overflows)."""
         if not len(rows):
             return
         duration = rows[:, SPENT].sum(axis=1)
@@ -119,9 +120,9 @@ class StepLog:
         self._jumps.clear()
         self._joined.clear()
         self._steps = 0
-        for first in range(0, len(steps), CHUNK):  # the last jump may be long
-            self.whole.add(steps[first : first + CHUNK])
-            self._add_saturated(steps[first : first + CHUNK])
+        for first in range(0, len(steps), MOST):  # the last jump may be long
+            self.whole.add(steps[first : first + MOST])
+            self._add_saturated(steps[first : first + MOST])
 
     def _add_saturated(self, rows: np.ndarray) -> None:
         first = 0
@@ -172,10 +173,10 @@ def expand(rows: np.ndarray, jumps: Sequence[Jump], joined: Sequence[tuple[int, 
     asked = np.repeat(np.array([jump.asked for jump in jumps]), repeat)
     _books(steps, first, repeat, after, later, jumps, asked)
     steps[:, AT["context_tokens"]] += after * steps[:, AT["num_seqs"]]
-    steps[later, AT["decode_seqs"]] = steps[later, AT["num_seqs"]]
+    steps[:, AT["decode_seqs"]] = np.where(after, steps[:, AT["num_seqs"]], steps[:, AT["decode_seqs"]])
     steps[:, AT["head_blocked"]] = np.where(after, asked >= 0, steps[:, AT["head_blocked"]])
     for name in FIRST:
-        steps[later, AT[name]] = 0
+        steps[:, AT[name]] *= after == 0
     spent = steps[:, SPENT].sum(axis=1)
     begun = np.cumsum(spent) - spent
     steps[:, AT["start"]] += begun - np.repeat(begun[first], repeat)
