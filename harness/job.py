@@ -29,6 +29,7 @@ from harness.runner.nvml import NvmlSampler
 from harness.runner.simulated import SimulatedModelRunner
 from harness.workload import Workload, build_workload, export
 from schedulers.base import Scheduler
+from schedulers.request import Request
 
 Progress = Callable[[int, int], None]
 
@@ -113,7 +114,7 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
             play(workload, scheduler, runner, clock, recorder, on_progress)
     finally:
         export((r for r in workload.requests if r.arrival_ns >= 0), folder / "workload.jsonl")
-        table = request_table(recorder, workload.requests)
+        table = request_table(recorder, _given_up(workload.requests))
         write_requests(table, folder / "requests.csv")
         recorder.steps.flush()
         if isinstance(recorder, MappedRecorder):
@@ -148,6 +149,12 @@ def _rare_collections() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
+
+
+def _given_up(requests: list[Request]) -> Iterator[Request]:
+    """The last first: a million of them need more memory than their table, which can take their place."""
+    while requests:
+        yield requests.pop()
 
 
 def _facts(cfg: DictConfig, capacity: int, scheduler: Scheduler, workload: Workload,

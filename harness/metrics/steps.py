@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
+from struct import Struct
 
 import numpy as np
 
 from allocators.base import Books
 from harness.jump import NO_JUMP, Jump
+from harness.text import decimal, lines, whole
 
 INTEGERS = (
     "start", "num_seqs", "decode_seqs", "idle_lanes", "prefill_tokens", "context_tokens", "prefill_attention",
@@ -24,8 +26,9 @@ FIRST = ("prefill_tokens", "prefill_attention", "admitted", "preempted", "copied
 WEIGHTED = slice(1, SPENT.start)  # a mean over time of the others means nothing
 HELD = AT["cached"] - AT["used"] + 1  # columns of the books before those of free slots
 HEADER = ",".join(["step", "start_s", *INTEGERS[1 : SPENT.start], *(f"{n}_ms" for n in INTEGERS[SPENT]), "repeat\n"])
-LINE = ",".join(["%d", "%r", *["%d"] * (SPENT.start - 1), *["%r"] * (SPENT.stop - SPENT.start), "%d"]) + "\n"
+ROW, SHIFT = (Struct(f"={count}q").pack for count in (len(INTEGERS), 1 + HELD))  # a third of the time of an array's
 CHUNK = 16_384
+MOST = 32_768  # steps summed at once
 DETAILED = 20_000  # steps with a row each in the file, jumps or not: enough for every figure
 HALF = 20  # bits of a duration that are multiplied apart
 
@@ -41,7 +44,7 @@ class Totals:
         self.peaks = np.zeros(len(INTEGERS), dtype=np.int64)
 
     def add(self, rows: np.ndarray) -> None:
-        """Add rows ``[n, len(INTEGERS)]``, n <= `CHUNK` for columns below 2**28 (so that no sum overflows)."""
+        """Add rows ``[n, len(INTEGERS)]``, n <= `MOST` for columns below 2**28 (so that no sum overflows)."""
         if not len(rows):
             return
         duration = rows[:, SPENT].sum(axis=1)
@@ -83,7 +86,7 @@ class StepLog:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.whole, self.saturated, self._maybe = Totals(), Totals(), Totals()
-        self._rows: list[tuple[int, ...]] = []
+        self._rows = bytearray()  # of int64[rows, len(INTEGERS)]
         self._jumps: list[Jump] = []
         self._joined: list[tuple[int, int]] = []  # row, and when somebody joined the queue while it ran
         self._steps = 0
@@ -94,7 +97,7 @@ class StepLog:
         """A step, and those that followed with the same batch."""
         if self._steps >= CHUNK:
             self.flush()
-        self._rows.append(row)
+        self._rows += ROW(*row)
         self._jumps.append(further)
         self._steps += 1 + len(further.ns)
 
@@ -107,19 +110,19 @@ class StepLog:
         """Sum and write the rows collected so far."""
         if not self._rows:
             return
-        rows = np.array(self._rows, dtype=np.int64)
+        rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, len(INTEGERS))
         steps = expand(rows, self._jumps, self._joined)
         if self.path and self._written < DETAILED:
             self._write(steps, np.ones(len(steps), dtype=np.int64))
         elif self.path:
             self._write(rows, np.array([1 + len(jump.ns) for jump in self._jumps]))
-        self._rows.clear()
+        self._rows = bytearray()
         self._jumps.clear()
         self._joined.clear()
         self._steps = 0
-        for first in range(0, len(steps), CHUNK):  # the last jump may be long
-            self.whole.add(steps[first : first + CHUNK])
-            self._add_saturated(steps[first : first + CHUNK])
+        for first in range(0, len(steps), MOST):  # the last jump may be long
+            self.whole.add(steps[first : first + MOST])
+            self._add_saturated(steps[first : first + MOST])
 
     def _add_saturated(self, rows: np.ndarray) -> None:
         first = 0
@@ -138,13 +141,13 @@ class StepLog:
         self._maybe.add(rows[first:])
 
     def _write(self, rows: np.ndarray, repeat: np.ndarray) -> None:
-        """Append rows; a third of the time that pandas takes, and the same text."""
+        """Append rows."""
         steps = self._written + np.cumsum(repeat) - repeat
-        spent = (rows[:, SPENT] / 1e6).T.tolist()
-        columns = [steps.tolist(), (rows[:, 0] / 1e9).tolist(), *rows[:, 1 : SPENT.start].T.tolist(), *spent]
-        text = "".join(map(LINE.__mod__, zip(*columns, repeat.tolist(), strict=True)))
-        with open(self.path or "", "a" if self._written else "w") as file:
-            file.write(text if self._written else HEADER + text)
+        cells = [whole(steps), decimal(rows[:, 0] / 1e9, 9), *map(whole, rows[:, 1 : SPENT.start].T)]
+        cells += [decimal(spent, 6) for spent in (rows[:, SPENT] / 1e6).T]
+        text = lines([*cells, whole(repeat)])
+        with open(self.path or "", "ab" if self._written else "wb") as file:
+            file.write(text if self._written else HEADER.encode() + text)
         self._written += int(repeat.sum())
 
 
@@ -170,10 +173,10 @@ def expand(rows: np.ndarray, jumps: Sequence[Jump], joined: Sequence[tuple[int, 
     asked = np.repeat(np.array([jump.asked for jump in jumps]), repeat)
     _books(steps, first, repeat, after, later, jumps, asked)
     steps[:, AT["context_tokens"]] += after * steps[:, AT["num_seqs"]]
-    steps[later, AT["decode_seqs"]] = steps[later, AT["num_seqs"]]
+    steps[:, AT["decode_seqs"]] = np.where(after, steps[:, AT["num_seqs"]], steps[:, AT["decode_seqs"]])
     steps[:, AT["head_blocked"]] = np.where(after, asked >= 0, steps[:, AT["head_blocked"]])
     for name in FIRST:
-        steps[later, AT[name]] = 0
+        steps[:, AT[name]] *= after == 0
     spent = steps[:, SPENT].sum(axis=1)
     begun = np.cumsum(spent) - spent
     steps[:, AT["start"]] += begun - np.repeat(begun[first], repeat)
@@ -194,8 +197,8 @@ def _books(steps: np.ndarray, first: np.ndarray, repeat: np.ndarray, after: np.n
     books = steps[:, BOOKS]  # a view
     capacity, lanes = books.sum(axis=1), after * steps[:, AT["num_seqs"]]
     number = np.array([len(jump.shifts) for jump in jumps])
-    shifts = np.fromiter(chain.from_iterable(chain.from_iterable([jump.shifts for jump in jumps])), np.int64)
-    shifts = shifts.reshape(-1, 1 + HELD)
+    packed = b"".join(starmap(SHIFT, chain.from_iterable([jump.shifts for jump in jumps])))
+    shifts = np.frombuffer(packed, dtype=np.int64).reshape(-1, 1 + HELD)
     at = np.repeat(first + 1, number) + shifts[:, 0]
     within = at < np.repeat(first + repeat, number)  # not for the step that was refused
     at, shifts = at[within], shifts[within, 1:]

@@ -63,6 +63,7 @@ def test_sums_follow_their_definition_whatever_the_chunks(
     seed: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHUNK", chunk)
+    monkeypatch.setattr(module, "MOST", max(chunk // 2, 1))
     table = random_steps(seed, count=10 * seed)
     log = logged(table)
     assert_sums(log.whole, table)

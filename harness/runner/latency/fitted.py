@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import nnls
 
 from harness.errors import HarnessError
 from harness.runner.latency.base import LatencyModel
@@ -54,6 +53,8 @@ class FittedLatency(LatencyModel):
         Raises:
             HarnessError: fewer steps than coefficients.
         """
+        from scipy.optimize import nnls  # takes as long to import as everything else that a simulation needs
+
         steps = steps[steps["num_seqs"] > 0]
         if len(steps) < len(FEATURES):
             raise HarnessError(f"a latency fit needs at least {len(FEATURES)} steps, there are {len(steps)}")
