@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -179,7 +179,6 @@ class Work(NamedTuple):
         return Work(decodes, self.idle, context, 0, 0, 0, 0)
 
 
-@dataclass(slots=True)
 class Batch:
     """What one step computes.
 
@@ -196,20 +195,19 @@ class Batch:
         grouped: whether sequences of groups may be among them.
     """
 
-    seqs: list[Sequence] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    idle: list[Sequence] = field(default_factory=list)
-    admitted: list[Sequence] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
-    blocked: Ask | None = None
-    blocked_next: Ask | None = None
-    moves: list[Move] = field(default_factory=list)
-    delay_ns: int = 0
-    saved: int = 0
-    committed: int = 0
-    grouped: bool = True
-
-    _work: Work | None = None
+    def __init__(self, seqs: list[Sequence] | None = None, counts: list[int] | None = None,
+                 idle: list[Sequence] | None = None) -> None:  # fmt: skip
+        self.seqs = seqs or []
+        self.counts = counts or []
+        self.idle = idle or []
+        self.admitted: list[Sequence] = []
+        self.preempted: list[Sequence] = []
+        self.blocked: Ask | None = None
+        self.blocked_next: Ask | None = None
+        self.moves: list[Move] = []
+        self.delay_ns = self.saved = self.committed = 0
+        self.grouped = True
+        self._work: Work | None = None
 
     @property
     def num_tokens(self) -> int:

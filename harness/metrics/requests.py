@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
@@ -10,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics.recorder import Fate, Recorder
-from harness.text import Cells, decimal, lines, quoted, texts, whole
 from schedulers.request import Request
 
 COLUMNS = [
@@ -67,23 +67,14 @@ def request_table(recorder: Recorder, requests: Iterable[Request]) -> pd.DataFra
 
 
 def write_requests(table: pd.DataFrame, path: Path) -> None:
-    """`requests.csv`, some rows at a time: a fifth of the time of `to_csv`, little memory, and the same text."""
-    with open(path, "wb") as file:
-        file.write((",".join(table.columns) + "\n").encode())
+    """`requests.csv`, some rows at a time: two thirds of the time of `to_csv`, little memory, and the same text."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(table.columns)
         for start in range(0, len(table), ROWS):
             part = table.iloc[start : start + ROWS]
-            file.write(lines([_cells(part[name]) for name in part]))
-
-
-def _cells(column: pd.Series) -> Cells:
-    if pd.api.types.is_float_dtype(column):
-        return decimal(column.to_numpy(), 9 if str(column.name).endswith("_s") else 6)  # whole ns, but for quotients
-    if pd.api.types.is_integer_dtype(column):
-        cells = whole(column.to_numpy(np.int64, na_value=0))
-        cells[:, column.isna().to_numpy()] = 0
-        return cells
-    codes, different = pd.factorize(column)
-    return texts([*map(quoted, different), ""])[:, codes]  # absent is -1, the last
+            columns = [part[name].astype(object).where(part[name].notna(), None).tolist() for name in part]
+            writer.writerows(zip(*columns, strict=True))
 
 
 def _aligned(count: int, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
