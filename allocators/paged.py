@@ -126,9 +126,11 @@ class Paged(Allocator):
         if self.enable_prefix_caching or self._forks.blocks or self._over:
             return super().extend(seqs, rounds)
         lanes, size, granted, wanted = len(seqs), self.block_size, rounds, list[int]()
-        lefts = [seq.room - seq.stored for seq in seqs]
-        if min(lefts) < rounds:
-            wanted = [left * lanes + i for i, left in enumerate(lefts) if left < rounds]
+        for lane, seq in enumerate(seqs):
+            left = seq.room - seq.stored
+            if left < rounds:
+                wanted.append(left * lanes + lane)
+        if wanted:
             if rounds > size:
                 wanted = [key for first in wanted for key in range(first, rounds * lanes, size * lanes)]
             wanted.sort()

@@ -48,7 +48,11 @@ def jump(scheduler: Scheduler, runner: Runner, batch: Batch, ready: int, due: in
     matters = due is not None and (scheduler.arrivals_matter or scheduler.lengths.learns)
     if (matters and due <= ready) or not scheduler.steady(batch):  # type: ignore[operator]
         return NO_JUMP
-    rounds = min([seq.end_tokens - seq.stored for seq in batch.seqs]) - 1
+    rounds = batch.seqs[0].end_tokens
+    for seq in batch.seqs:  # quicker than `min`
+        left = seq.end_tokens - seq.stored - 1
+        if left < rounds:
+            rounds = left
     if rounds < 1:
         return NO_JUMP
     ns = runner.further_ns(batch, rounds)  # type: ignore[attr-defined]

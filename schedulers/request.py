@@ -221,9 +221,11 @@ class Batch:
         return self._work
 
     def _sums(self) -> Work:
-        context, lanes = sum([seq.stored for seq in self.seqs]), len(self.seqs)
+        context, lanes = 0, len(self.seqs)
+        for seq in self.seqs:
+            context += seq.stored
         prompts = prompt_tokens = prompt_context = pairs = 0
-        if sum(self.counts) > lanes:
+        if self.counts.count(1) < lanes:
             for seq, count in zip(self.seqs, self.counts, strict=True):
                 if count > 1:
                     stored = seq.stored

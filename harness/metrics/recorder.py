@@ -97,16 +97,18 @@ class Recorder:
         After it, the same batch took the `further` steps, in the last of which `finished` finished.
         """
         previous, last = self._last_ready, ready + sum(further.ns)
-        others = [seq for seq in produced if seq.last_token_ns != previous]
-        for seq in others:
-            if seq.first_token_ns < 0:
+        same = 0  # sequences that had a token in the step before
+        for seq in produced:
+            before = seq.last_token_ns
+            seq.last_token_ns = last
+            if before == previous:
+                same += 1
+            elif seq.first_token_ns < 0:
                 seq.first_token_ns = ready
             else:
-                self.gaps.add(ready - seq.last_token_ns)
-        for seq in produced:
-            seq.last_token_ns = last
-        if len(others) < len(produced):
-            self.gaps.add(ready - previous, len(produced) - len(others))
+                self.gaps.add(ready - before)
+        if same:
+            self.gaps.add(ready - previous, same)
         if further.ns:
             self.gaps.add_each(further.ns, len(produced))
         self._last_ready = last
