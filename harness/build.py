@@ -113,4 +113,8 @@ def _construct(cls: Any, key: str, **arguments: Any) -> Any:
     try:
         return cls(**arguments)
     except (TypeError, ValueError) as error:
-        raise HarnessError(f"{key}: {getattr(cls, '__name__', cls)} refuses its arguments: {error}") from error
+        text = f"{key}: {getattr(cls, '__name__', cls)} refuses its arguments: {error}"
+        if isinstance(error, TypeError):  # which may name no argument
+            plain = {name: value for name, value in arguments.items() if isinstance(value, str | float | int | None)}
+            text += f" ({', '.join(f'{name}={value!r}' for name, value in plain.items())})"
+        raise HarnessError(text) from error

@@ -13,6 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from harness import compiled
 from harness.ahead import replay_ahead
 from harness.build import build_scheduler, locate, settle_lanes
 from harness.clock import CLOCKS, Clock
@@ -58,6 +59,8 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
     except BaseException as error:
         row["status"] = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         row["error"] = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
+        if "object expected; got" in str(error) and compiled.in_use():
+            row["error"] += "; compiled, the loop takes no other types than it says: KVLAB_COMPILED=0 does without"
         if row["status"] == "failed":
             (folder / "traceback.txt").write_text(traceback.format_exc())
         if not isinstance(error, Exception):

@@ -43,7 +43,7 @@ def choose_latency(cfg: DictConfig) -> Any:
         if isinstance(wanted, DictConfig):
             return instantiate(wanted, _convert_="all")
         if wanted == "roofline":
-            return Roofline(hardware_of(cfg, "device.latency=roofline"), model_weights(cfg), cfg.device.tensor_parallel)
+            return Roofline(hardware_of(cfg, "device.latency=roofline"), model_weights(cfg), _devices(cfg))
         return _named(str(wanted), cfg)
     except HarnessError:
         raise
@@ -56,7 +56,7 @@ def move_costs(cfg: DictConfig) -> MoveCosts | None:
     """What copies and swaps cost on `device.hardware`; None where no hardware is named."""
     if cfg.device.hardware is None:
         return None
-    return MoveCosts.of(model_weights(cfg), hardware_of(cfg, ""), cfg.device.tensor_parallel)
+    return MoveCosts.of(model_weights(cfg), hardware_of(cfg, ""), _devices(cfg))
 
 
 def simulated_slots(cfg: DictConfig) -> int:
@@ -73,7 +73,7 @@ def simulated_slots(cfg: DictConfig) -> int:
         per_slot = weights.slot_bytes(size)
         if cfg.gpu_memory_utilization is not None:
             machine = hardware_of(cfg, "gpu_memory_utilization")
-            device_bytes = machine.memory_bytes * cfg.device.tensor_parallel
+            device_bytes = machine.memory_bytes * _devices(cfg)
             weight_bytes = weights.parameters * size
     return pool_slots(cfg.kv_slots, cfg.kv_bytes, cfg.gpu_memory_utilization, per_slot, device_bytes, weight_bytes)
 
@@ -92,6 +92,13 @@ def hardware_of(cfg: DictConfig, who: str) -> Hardware:
         raise HarnessError(f"{who} needs device.hardware, for example device.hardware=a100_40gb")
     wanted = cfg.device.hardware
     return load_hardware(wanted if isinstance(wanted, str) else OmegaConf.to_container(wanted))  # type: ignore[arg-type]
+
+
+def _devices(cfg: DictConfig) -> int:
+    wanted = cfg.device.tensor_parallel
+    if type(wanted) is not int or wanted < 1:
+        raise HarnessError(f"device.tensor_parallel={wanted}: must be a whole number of devices, at least 1")
+    return wanted
 
 
 def _named(name: str, cfg: DictConfig) -> Any:
