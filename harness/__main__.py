@@ -1,6 +1,6 @@
 """`python -m harness` runs a job, or the sweep of an experiment.
 
-`python -m harness inspect FILE` describes a trace; `python -m harness compile` compiles the replay loop (optional).
+`python -m harness inspect FILE` describes a trace; `python -m harness compile` compiles the simulation (optional).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ OmegaConf.register_new_resolver("repository", lambda: str(EXPERIMENTS.parent), r
 @hydra.main(version_base="1.3", config_path=str(EXPERIMENTS), config_name="config")
 def run(cfg: DictConfig) -> None:
     """One job, as Hydra calls it; a job of a sweep that fails leaves its mark and lets the sweep go on."""
-    compiled.use()  # here too, for a launcher's other processes
+    if cfg.simulation.compiled:
+        compiled.use()  # before anything of it is imported
     from harness.job import run_job
 
     hydra_config = HydraConfig.get()
@@ -63,7 +64,6 @@ def main() -> None:
         elif sys.argv[1:] == ["compile"]:
             print(f"written to {compiled.build()}")
         else:
-            compiled.use()
             from harness.mistakes import explained
 
             with explained(EXPERIMENTS):

@@ -1,15 +1,15 @@
-"""The replay loop compiled: `python -m harness compile` builds the same sources with mypyc; runs use what was built.
+"""The simulation compiled: `python -m harness compile` builds it with mypyc, and `simulation.compiled=true` runs that.
 
-No second implementation: the results are the same to the last digit, two to three times sooner. What was built is named
-by a digest of its sources, so that it is used only while none of them has changed. Needs mypy (in the `dev` extra) and
-a C compiler.
+It is built from the same sources: no second implementation, the same results to the last digit, two to three times
+sooner. What was built is named by a digest of them, so that it is used only while none has changed. It needs mypy (in
+the `dev` extra) and a C compiler. A job with a plug-in must do without: a plug-in is not compiled, and compiled classes
+don't hear all that a class derived from them says.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-import os
 import re
 import shutil
 import subprocess
@@ -17,6 +17,7 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from harness.errors import HarnessError
 
@@ -24,16 +25,16 @@ ROOT = Path(__file__).parents[1]
 HERE = ROOT / "harness" / "__pycache__"
 PACKAGES = ("allocators", "schedulers", "harness", "kernels")  # all that the compiled modules import is looked at
 PARTS = {
-    "allocators": "books base block_pool forks host paged",
-    "schedulers": "request content group lengths policy reservation base continuous",
-    "harness": "clock jump replayer",
+    "allocators": "base block_pool books buddy compaction contiguous forks holes host paged radix radix_tree virtual",
+    "schedulers": "base content continuous group guaranteed_no_evict ideal lengths max_utilization past_future policy "
+    "rebuild request reservation static static_bucketed vllm_v1",
+    "harness": "ahead clock jump replayer",
     "harness.metrics": "gaps recorder",
     "harness.runner": "base simulated",
     "harness.runner.latency": "base roofline weights",
 }
 MODULES = [f"{package}.{name}" for package, names in PARTS.items() for name in names.split()]
 FILES = [module.replace(".", "/") + ".py" for module in MODULES]
-FLAGS = "ahead block_size can_fork forks_share grows host_capacity reserve_full_isl several_answers"  # of whole classes
 BUILD = """
 from mypyc.build import mypycify
 from setuptools import setup
@@ -43,22 +44,39 @@ setup(packages=[], ext_modules=mypycify(["--config-file=", "--ignore-missing-imp
 
 
 def use() -> None:
-    """Let imports find the compiled modules.
-
-    Not where they are not built, nor from other sources, nor with `KVLAB_COMPILED=0` in the environment, nor where one
-    of the modules was imported before.
-    """
+    """Let this process import the compiled modules, where they are built and none of them was imported before."""
     folder = folder_of_sources()
-    if os.environ.get("KVLAB_COMPILED") == "0" or not folder.exists() or any(name in sys.modules for name in MODULES):
-        return
-    sys.path.append(str(folder))  # for the library that they share
-    for package in PARTS:
-        importlib.import_module(package).__path__.insert(0, str(folder / package.replace(".", "/")))
+    if folder.exists() and not any(name in sys.modules for name in MODULES):
+        sys.path.append(str(folder))  # for the library that they share
+        for package in PARTS:
+            importlib.import_module(package).__path__.insert(0, str(folder / package.replace(".", "/")))
 
 
 def in_use() -> bool:
     """Whether this process runs the compiled modules."""
     return any(place.startswith(str(HERE / "compiled-")) for place in sys.path)
+
+
+def check(wanted: bool, plug_in: Any) -> None:
+    """See that a job runs compiled if and only if that is `wanted`, and so does its scheduler or allocator.
+
+    Raises:
+        HarnessError: it is not so; the message says what to do.
+    """
+    if in_use() and not wanted:
+        raise HarnessError(
+            "simulation.compiled=false: an earlier job of the sweep runs compiled; set it for all of them"
+        )
+    if not wanted:
+        return
+    name = f"{plug_in.__module__}.{plug_in.__qualname__}"
+    if plug_in.__module__ not in MODULES:
+        raise HarnessError(f"simulation.compiled=true: {name} is not compiled; leave simulation.compiled=true away")
+    if not folder_of_sources().exists():
+        raise HarnessError("simulation.compiled=true: nothing is built from the sources as they are; first run "
+                           "`python -m harness compile`")  # fmt: skip
+    if not in_use():
+        raise HarnessError("simulation.compiled=true: an earlier job of the sweep runs without; set it for all")
 
 
 def build() -> Path:
@@ -84,6 +102,14 @@ def build() -> Path:
     return folder
 
 
+def folder_of_sources() -> Path:
+    """Where the modules are, or would be, that were built from the sources as they are now, for this Python."""
+    digest = hashlib.sha256(f"{sys.version} {sysconfig.get_platform()}".encode() + Path(__file__).read_bytes())
+    for file in FILES:
+        digest.update((ROOT / file).read_bytes())
+    return HERE / f"compiled-{digest.hexdigest()[:16]}"
+
+
 def _compile(work: Path) -> None:
     """Build what `work / "built"` then holds."""
     for package in PACKAGES:
@@ -93,41 +119,28 @@ def _compile(work: Path) -> None:
     command = [sys.executable, "-c", BUILD.format(files=FILES)]
     done = subprocess.run(command, cwd=work, capture_output=True, text=True)
     if done.returncode:
-        raise HarnessError(f"mypyc could not build the loop; it needs mypy, setuptools and a C compiler:\n"
+        raise HarnessError(f"mypyc could not build the simulation; it needs mypy, setuptools and a C compiler:\n"
                            f"{(done.stdout + done.stderr)[-2000:]}")  # fmt: skip
 
 
-def folder_of_sources() -> Path:
-    """Where the modules are, or would be, that were built from the sources as they are now, for this Python."""
-    digest = hashlib.sha256(f"{sys.version} {sysconfig.get_platform()}".encode() + Path(__file__).read_bytes())
-    for file in FILES:
-        digest.update((ROOT / file).read_bytes())
-    return HERE / f"compiled-{digest.hexdigest()[:16]}"
-
-
 def adapted(source: str) -> str:
-    """A module as mypyc takes it: plug-ins in plain Python can be derived from its classes, and pass for them."""
-    source = re.sub(r"^(@dataclass.*\n)?class (\w+)(\(.*\))?:", _marked, source, flags=re.MULTILINE)
+    """A module as mypyc takes it."""
+    imports = "from __future__ import annotations\n\nfrom typing import Any\n\nfrom mypy_extensions import mypyc_attr\n"
+    source = source.replace("from __future__ import annotations\n", imports, 1)
     source = source.replace("allocator: Allocator", "allocator: Any")  # maybe a `Checked` one, which is none
-    flags = "|".join(name for name in FLAGS.split() if f"self.{name} =" not in source)
-    source = re.sub(rf"\bself\.({flags})\b", r'getattr(self, "\1")', source)  # else a plug-in's class has no say
-    source = re.sub(r'@abstractmethod\n( +def (\w+)\([^\n]*:\n +""".*?""")', _missing, source, flags=re.DOTALL)
-    source = re.sub(r"super\(\).__init__\((?=\*args)", "Scheduler.__init__(self, ", source)  # it passes a tuple on
-    imports = "from typing import Any\n\nfrom mypy_extensions import mypyc_attr\n"
-    return source.replace("from __future__ import annotations\n", f"from __future__ import annotations\n\n{imports}", 1)
+    source = re.sub(r"(\w+): float = ", r"\1: Any = ", source)  # behind *args it can't have a default
+    return re.sub(
+        r"^(@dataclass.*\n)?class (?s:.*?)(?=^(@dataclass.*\n)?class |\Z)", _opened, source, flags=re.MULTILINE
+    )
 
 
-def _marked(found: re.Match[str]) -> str:
-    decorator, name, bases = found[1] or "", found[2], found[3] or ""
-    if bases in ("(NamedTuple)", "(Protocol)"):
-        return found[0]
-    if bases == "(ABC)":  # with it, weak references to an instance outlive it
-        bases = ""
-    kind = "native_class=False" if name.endswith("Error") else "allow_interpreted_subclasses=True"
-    return f"@mypyc_attr({kind})\n{decorator}class {name}{bases}:"
-
-
-def _missing(found: re.Match[str]) -> str:
-    """An abstract method: without `ABC` it could be called, and mypyc gives it no body."""
-    method, name = found[1].lstrip(), found[2]
-    return f'{method}\n        raise NotImplementedError(f"{{type(self).__name__}} has no method {name}")'
+def _opened(found: re.Match[str]) -> str:
+    """A class that others in plain Python can be derived from."""
+    source = found[0]
+    base = re.search(r"class \w+(?:\((\w+).*\))?:", source)[1] or ""  # type: ignore[index]
+    if base in ("NamedTuple", "Protocol"):
+        return source
+    source = source.replace("super().__init__(*args", f"{base}.__init__(self, *args")  # it hands a tuple on
+    source = source.replace("(ABC):", ":", 1)  # with it, weak references to an instance outlive it
+    kind = "native_class=False" if base.endswith("Error") else "allow_interpreted_subclasses=True"
+    return f"@mypyc_attr({kind})\n{source}"

@@ -13,7 +13,6 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from harness import compiled
 from harness.ahead import replay_ahead
 from harness.build import build_scheduler, locate, settle_lanes
 from harness.clock import CLOCKS, Clock
@@ -59,8 +58,6 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
     except BaseException as error:
         row["status"] = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         row["error"] = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
-        if "object expected; got" in str(error) and compiled.in_use():
-            row["error"] += "; compiled, the loop takes no other types than it says: KVLAB_COMPILED=0 does without"
         if row["status"] == "failed":
             (folder / "traceback.txt").write_text(traceback.format_exc())
         if not isinstance(error, Exception):
@@ -92,8 +89,9 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         latency, costs = choose_latency(cfg), move_costs(cfg)
         runner: Any = SimulatedModelRunner(latency, cfg.simulation.exact_steps, costs, cfg.seed)
         facts["device"] = "simulated"
-    elif cfg.simulation.async_scheduling:
-        raise HarnessError("simulation.async_scheduling=true needs a simulated device: device=simulated")
+    elif cfg.simulation.async_scheduling or cfg.simulation.compiled:
+        key = "async_scheduling" if cfg.simulation.async_scheduling else "compiled"
+        raise HarnessError(f"simulation.{key}=true needs a simulated device: device=simulated")
     else:
         from harness.runner.device import open_device, warm_up
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from schedulers.base import Branches
 from schedulers.ideal import Ideal
-from schedulers.lengths import UNKNOWN, Oracle, Window
+from schedulers.lengths import Oracle, Window
 from schedulers.request import Batch, Sequence
 
 
@@ -32,7 +32,7 @@ class PastFuture(Ideal):
     """
 
     def __init__(self, *args: Any, reserved: float = 0.03, samples: int = 5, window: int = 1000,
-                 initial_output_len: int = UNKNOWN, length_predictor: str = "history", seed: int = 0,
+                 initial_output_len: int = 512, length_predictor: str = "history", seed: int = 0,
                  **kwargs: Any) -> None:  # fmt: skip
         super().__init__(*args, length_predictor=length_predictor, seed=seed, **kwargs)
         if not 0 <= reserved < 1:

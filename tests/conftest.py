@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness import compiled
+
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+if os.environ.get("KVLAB_COMPILED") == "1":  # the benchmarks, say, of what `python -m harness compile` has built
+    compiled.use()
+    assert compiled.in_use(), "nothing is built from the sources as they are"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,7 +1,9 @@
-"""The compiled replay loop gives what the sources give, and is used only for the sources it was built from."""
+"""What is compiled gives what the sources give, is used only for those it was built from, and by no plug-in."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import os
 import shutil
@@ -11,90 +13,41 @@ from pathlib import Path
 
 import pytest
 
-from allocators.base import Allocator
 from harness import compiled
 from harness.errors import HarnessError
-from schedulers.base import Scheduler
 
 ROOT = Path(__file__).resolve().parents[1]
-SYSTEMS = "vllm,paged_cached,radix,orca_max,buddy_pow2,first_fit_compacting,static_contiguous"
+SYSTEMS = (
+    "vllm,paged_cached,radix,orca_max,buddy_pow2,first_fit_compacting,first_fit_growing,static_contiguous,vattention"
+)
+SCHEDULERS = (
+    "vllm_v1,static_bucketed,guaranteed_no_evict,max_utilization,past_future,rebuild,ideal,sarathi,shortest_predicted"
+)
 RUNS = {
-    "systems": (f"system={SYSTEMS}", "workload.num_requests=300", "kv_slots=6000", "-m"),
-    "v1": ("scheduler=vllm_v1", "workload.num_requests=300", "kv_slots=6000"),
+    "systems": (f"system={SYSTEMS}", "workload.num_requests=200", "kv_slots=6000", "-m"),
+    "schedulers": (f"scheduler={SCHEDULERS}", "workload.num_requests=200", "kv_slots=6000", "-m"),
     "swapping": ("scheduler.preemption=swap", "allocator.host_slots=4000", "workload.num_requests=99", "kv_slots=3000"),
     "beams": ("workload.num_requests=60", "workload.n=3", "workload.use_beam_search=true", "kv_slots=6000"),
-    "checked": ("workload.num_requests=20", "kv_slots=2000", "debug=true"),
-    "derived": ("scheduler._target_=plug_in.Lone", "allocator._target_=plug_in.Fours", "workload.num_requests=99",
-                "kv_slots=3000", "scheduler.chunked_prefill=true", "scheduler.max_num_batched_tokens=99"),
-}  # fmt: skip
-PLUG_IN = """
-from allocators.base import Allocator
-from schedulers.continuous import Continuous
-
-
-class Fours(Allocator):
-    block_size = 4
-    grows = True
-
-    def __init__(self, capacity, max_model_len):
-        super().__init__(capacity, max_model_len)
-        self.unused, self.blocks = list(range(capacity // 4)), {}
-
-    def footprint(self, tokens):
-        return -(-tokens // 4) * 4
-
-    def place(self, holder, tokens):
-        self.blocks[holder.row] = []
-        return self.widen(holder, tokens) or None
-
-    def widen(self, holder, tokens):
-        blocks = self.blocks[holder.row]
-        more = -(-tokens // 4) - len(blocks)
-        if more > len(self.unused):
-            return 0
-        new = [self.unused.pop() for _ in range(more)]
-        self.set_row(holder, len(blocks), new)
-        blocks += new
-        return 4 * more
-
-    def release(self, holder):
-        self.unused += self.blocks.pop(holder.row)
-
-    def spans(self, holder):
-        return [(4 * block, 4) for block in self.blocks[holder.row]]
-
-
-class Lone(Continuous):
-    several_answers = False
-    reserve_full_isl = False
-
-
-def half(request, max_model_len):
-    return request.prompt_len / 2
-
-
-class Idle(Continuous.__base__):
-    pass
-
-
-class Leaking(Fours):
-    release = Allocator.release
-"""
+    "ahead": ("scheduler=vllm_v1", "simulation.async_scheduling=true", "workload.num_requests=60", "kv_slots=6000"),
+    "checked": ("workload.num_requests=20", "kv_slots=2000", "debug=true", "memory_map=true"),
+}
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
-    """The packages and a plug-in at another place, so that nothing compiled is left where they are."""
+    """The packages at another place, so that nothing compiled is left where they are."""
     folder = tmp_path_factory.mktemp("the sources")
     for package in (*compiled.PACKAGES, "experiments"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "plug_in.py").write_text(PLUG_IN)
+    (folder / "plug_in.py").write_text("from allocators.paged import Paged\nclass Mine(Paged):\n    pass\n")
     return folder
 
 
 @pytest.fixture(scope="module")
 def built(copy, tmp_path_factory):
     """The same, compiled."""
+    if not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc"))):
+        pytest.skip("there is no C compiler")
     folder = shutil.copytree(copy, tmp_path_factory.mktemp("compiled") / "the sources")
     done = harness(folder, tmp_path_factory.mktemp("elsewhere"), "compile")
     assert done.returncode == 0, done.stderr
@@ -108,41 +61,69 @@ def harness(sources: Path, folder: Path, *arguments: str, **environment: str) ->
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
-def results(folder: Path) -> dict[str, bytes]:
-    """What every job found out, by file."""
-    names = ("requests.csv", "steps.csv", "comparison.csv")
-    files = {str(path.relative_to(folder)): path.read_bytes() for name in names for path in folder.rglob(name)}
-    assert files
-    return files
+def results(folder: Path) -> list[bytes]:
+    """What every job found out."""
+    names = ("requests.csv", "steps.csv", "moves.csv", "memory_map.csv")
+    found = [path.read_bytes() for name in names for path in sorted(folder.rglob(name))]
+    assert found
+    return found
 
 
 @pytest.mark.slow
-def test_the_compiled_loop_gives_the_same(built, tmp_path):
-    for name, arguments in RUNS.items():
-        place = f"hydra.{'sweep' if name == 'systems' else 'run'}.dir={name}"
-        for kind, switch in (("plain", "0"), ("compiled", "1")):
-            done = harness(built, tmp_path / kind, "device=simulated", place, *arguments, KVLAB_COMPILED=switch)
-            assert done.returncode == 0, done.stderr
-            facts = [json.loads(path.read_text()) for path in (tmp_path / kind / name).rglob("environment.json")]
-            assert {fact["compiled"] for fact in facts} == {kind == "compiled"}
-        assert results(tmp_path / "plain" / name) == results(tmp_path / "compiled" / name)
+@pytest.mark.parametrize("name", RUNS)
+def test_it_gives_the_same(built, tmp_path, name):
+    for wanted in (False, True):
+        place = tmp_path / str(wanted)
+        done = harness(built, place, "device=simulated", f"simulation.compiled={wanted}",
+                       f"hydra.{'sweep' if '-m' in RUNS[name] else 'run'}.dir=jobs", *RUNS[name])  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        facts = [json.loads(path.read_text()) for path in place.rglob("environment.json")]
+        assert {fact["compiled"] for fact in facts} == {wanted}
+    assert results(tmp_path / "False") == results(tmp_path / "True")
+
+
+@pytest.mark.slow
+def test_no_key_of_a_configuration_is_lost(built):
+    """`build_scheduler` hands over what the signature of a class names: compiled, it must name the same."""
+    told = (
+        "import sys; from harness import compiled; compiled.use(); assert compiled.in_use(); sys.path.insert(0, {!r})"
+    )
+    ask = told.format(str(ROOT)) + "; from tests.test_compiled import signatures; print(signatures())"
+    command = (sys.executable, "-c", ask)
+    done = subprocess.run(
+        command, cwd=built, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(built)}
+    )
+    assert done.stdout.strip() == str(signatures()), done.stderr
+
+
+def signatures() -> dict[str, list[str]]:
+    """Names and defaults of what the compiled classes are made of."""
+    parts = [
+        importlib.import_module(name) for name in compiled.MODULES if name.startswith(("allocators", "schedulers"))
+    ]
+    classes = {cls.__name__: cls for part in parts for cls in vars(part).values() if inspect.isclass(cls)}
+    ours = {name: cls for name, cls in classes.items() if cls.__module__ in compiled.MODULES and name[0] != "_"}
+    return {
+        name: [f"{p.name}={p.default}" for p in inspect.signature(cls).parameters.values()]
+        for name, cls in sorted(ours.items())
+        if cls.__name__.lower() == cls.__module__.rpartition(".")[2].replace("_", "")
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("argument", "answer"),
+    ("arguments", "answer"),
     [
-        ("scheduler=vllm_v1", "VllmV1 serves requests that want a single answer"),
-        ("scheduler._target_=plug_in.Lone", "Lone serves requests that want a single answer"),
-        ("scheduler._target_=plug_in.Idle", "Idle has no method schedule"),
-        ("allocator._target_=plug_in.Leaking", "Leaking has no method release"),
-        ("allocator.block_size=16.5", "block_size=16.5"),
-        ("scheduler.watermark=abc", "watermark='abc'"),
-        ("reservation._target_=plug_in.half", "KVLAB_COMPILED=0"),
+        (("allocator._target_=plug_in.Mine",), "plug_in.Mine is not compiled; leave simulation.compiled=true away"),
+        (("allocator.block_size=16.5",), "block_size=16.5"),
+        (("scheduler.watermark=abc",), "'<=' not supported between"),
+        (("device=cpu",), "simulation.compiled=true needs a simulated device"),
     ],
 )
-def test_a_mistake_is_named(built, tmp_path, argument, answer):
-    done = harness(built, tmp_path, "device=simulated", "workload.num_requests=9", "workload.n=2", argument)
+def test_a_mistake_is_named(built, tmp_path, arguments, answer):
+    done = harness(
+        built, tmp_path, "device=simulated", "simulation.compiled=true", "workload.num_requests=9", *arguments
+    )
     assert done.returncode == 1
     assert answer in done.stderr
     assert "Traceback" not in done.stderr
@@ -152,11 +133,17 @@ def test_a_mistake_is_named(built, tmp_path, argument, answer):
 def test_without_a_compiler_it_says_so(copy, tmp_path):
     done = harness(copy, tmp_path, "compile", CC="no-such-compiler")
     assert done.returncode == 2
-    assert "error: mypyc could not build the loop; it needs mypy, setuptools and a C compiler" in done.stderr
+    assert "error: mypyc could not build the simulation; it needs mypy, setuptools and a C compiler" in done.stderr
     assert "no-such-compiler" in done.stderr
 
 
-def test_what_was_built_from_other_sources_is_not_used(copy, tmp_path):
+def test_where_nothing_is_built_it_says_so(copy, tmp_path):
+    done = harness(copy, tmp_path, "device=simulated", "simulation.compiled=true")
+    assert done.returncode == 1
+    assert "nothing is built from the sources as they are; first run `python -m harness compile`" in done.stderr
+
+
+def test_what_was_built_from_other_sources_is_not_used(copy):
     """A line more in one of them, or in what adapts them, and it is another folder."""
     ask = "from harness import compiled; print(compiled.folder_of_sources().name)"
 
@@ -173,41 +160,26 @@ def test_what_was_built_from_other_sources_is_not_used(copy, tmp_path):
     assert len(names | {folder()}) == 3
 
 
-def test_plug_ins_can_be_derived_from_compiled_classes():
+def test_every_allocator_and_scheduler_is_among_them():
+    tools = {"allocators.checker", "allocators.shadow"}  # for tests
+    files = [path for name in ("allocators", "schedulers") for path in (ROOT / name).glob("[a-z]*.py")]
+    names = {f"{path.parent.name}.{path.stem}" for path in files} - tools
+    assert names == {name for name in compiled.MODULES if not name.startswith("harness")}
+
+
+def test_classes_are_adapted():
     source = (
-        "from __future__ import annotations\n@dataclass(slots=True)\nclass A(B):\n    x: int\nclass C(NamedTuple):\n"
+        "from __future__ import annotations\n\n@dataclass(slots=True)\nclass A(B):\n    def __init__(self, *args):\n"
     )
-    adapted = compiled.adapted(source + "class AnError(RuntimeError):\nclass D(ABC):\n")
+    source += (
+        "        super().__init__(*args)\n\n\nclass C(NamedTuple):\n    x: int\n\n\nclass No(RuntimeError):\n    pass\n"
+    )
+    adapted = compiled.adapted(source + "\n\nclass D(ABC):\n    x = 1\n")
     assert "@mypyc_attr(allow_interpreted_subclasses=True)\n@dataclass(slots=True)\nclass A(B):" in adapted
-    assert "\nclass C(NamedTuple):" in adapted
-    assert "_attr(allow_interpreted_subclasses=True)\nclass C" not in adapted
-    assert "@mypyc_attr(native_class=False)\nclass AnError(RuntimeError):" in adapted
+    assert "        B.__init__(self, *args)" in adapted
+    assert "\n\nclass C(NamedTuple):" in adapted
+    assert "@mypyc_attr(native_class=False)\nclass No(RuntimeError):" in adapted
     assert "\nclass D:" in adapted
-    assert "        self.grows = growth > 0\n" in compiled.adapted("        self.grows = growth > 0\n")
-
-
-def test_what_a_class_says_of_itself_is_asked_of_its_plug_in():
-    """Compiled code would look where only what an instance was given is."""
-    said = {
-        name
-        for base in (Allocator, Scheduler)
-        for name, value in vars(base).items()
-        if name[0] != "_" and not callable(value) and not isinstance(value, property)
-    }
-    assert said == set(compiled.FLAGS.split())
-    assert compiled.adapted("        return self.grows or self.grown") == (
-        '        return getattr(self, "grows") or self.grown'
-    )
-
-
-def test_a_method_that_a_plug_in_lacks_is_named():
-    source = 'class D(ABC):\n    @abstractmethod\n    def one(self) -> int:\n        """One\n\n        line."""\n'
-    adapted = compiled.adapted(source)
-    assert "abstractmethod" not in adapted
-    space = {"mypyc_attr": lambda **_: lambda cls: cls}
-    exec(adapted, space)
-    with pytest.raises(NotImplementedError, match="D has no method one"):
-        space["D"]().one()
 
 
 @pytest.fixture
