@@ -61,11 +61,15 @@ def main() -> None:
     try:
         if len(sys.argv) > 1 and sys.argv[1] == "inspect":
             _inspect(sys.argv[2:])
-        elif sys.argv[1:] == ["compile"]:
+        elif len(sys.argv) > 1 and sys.argv[1] == "compile":
+            if len(sys.argv) > 2:
+                raise HarnessError("usage: python -m harness compile")
             print(f"written to {compiled.build()}")
         else:
             from harness.mistakes import explained
 
+            # Flags first: argparse takes the overrides in one piece only.
+            sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))
             with explained(EXPERIMENTS):
                 run()
             from harness.sweep import report

@@ -24,7 +24,7 @@ from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import goodput, summarize
 from harness.replayer import replay
-from harness.runner.latency.choose import choose_latency, move_costs, simulated_slots
+from harness.runner.latency.choose import choose_latency, mismatch, move_costs, simulated_slots, who
 from harness.runner.nvml import NvmlSampler
 from harness.runner.simulated import SimulatedModelRunner
 from harness.workload import Workload, build_workload, export
@@ -127,15 +127,18 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     row["prefix_hit_pct"] = 100 * prefix.hits / prefix.queries if shares and prefix.queries else None
     if card:
         row |= card.facts(int(table["output_tokens"].sum()))
+    reasons = table["reason"].dropna()
+    why = f"; the first reason: {reasons.iloc[0]}" if len(reasons) else ""
     if not row["finished"]:
-        reasons = table["reason"].dropna()
-        why = f"; the first reason: {reasons.iloc[0]}" if len(reasons) else ""
         raise HarnessError(f"none of {row['injected']} requests could be served{why}")
-    if cfg.slo_ms:
-        row["goodput"] = goodput(table, dict(cfg.slo_ms), row["duration_s"])
+    limits = {str(name): limit for name, limit in cfg.slo_ms.items() if limit is not None}
+    if limits:
+        row["goodput"] = goodput(table, limits, row["duration_s"])
     if cfg.price_per_hour is not None and row["output_throughput"]:
         row["cost_per_million_output_tokens"] = cfg.price_per_hour / 3600 / row["output_throughput"] * 1e6
-    row["warnings"] = _warnings(cfg, recorder, row)
+    row["warnings"] = workload.notes["notices"] + _warnings(recorder, row, why)
+    if cfg.device.kind == "simulated":
+        row["warnings"] += mismatch(cfg, asked)
     return row
 
 
@@ -162,7 +165,7 @@ def _facts(cfg: DictConfig, capacity: int, scheduler: Scheduler, workload: Workl
            facts: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
     return {
         "model": cfg.model.name,
-        "device": facts["device"],
+        "device": f"simulated: {who(cfg)}" if cfg.device.kind == "simulated" else facts["device"],
         "threads": facts.get("threads"),
         "capacity": capacity,
         "block_size": scheduler.allocator.block_size or None,
@@ -174,12 +177,13 @@ def _facts(cfg: DictConfig, capacity: int, scheduler: Scheduler, workload: Workl
     }
 
 
-def _warnings(cfg: DictConfig, recorder: Recorder, row: dict[str, Any]) -> list[str]:
+def _warnings(recorder: Recorder, row: dict[str, Any], why: str) -> list[str]:
     warnings = []
     if recorder.steps.whole.peak("num_seqs") >= row["max_num_seqs"] and row["injected"] > row["max_num_seqs"]:
         warnings.append(f"scheduler.max_num_seqs={row['max_num_seqs']} bound the batch: not memory alone was measured")
     if row["rejected"] or row["unfinished"]:
-        warnings.append(f"{row['rejected']} requests were rejected, {row['unfinished']} unfinished: see requests.csv")
+        lost = f"{row['rejected']} requests were rejected, {row['unfinished']} unfinished"
+        warnings.append(f"{lost}: see requests.csv{why}")
     return warnings
 
 

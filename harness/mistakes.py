@@ -67,13 +67,15 @@ def _composition(error: Exception, experiments: Path) -> str:
     leaf = key.rpartition(".")[2]
     same_leaf = [known for known in keys if known.rpartition(".")[2] == leaf]
     hint = f"; did you mean {' or '.join(same_leaf)}?" if same_leaf else nearest(key, keys)
+    if key.startswith(("allocator.", "scheduler.")) and text.startswith("Could not override"):
+        hint = f"{hint}; one of your own class is added with +{key}=VALUE"
     return f"there is no config key {key!r}{hint if len(hint) < 300 else '; see python -m harness --cfg job'}"
 
 
 def _keys(experiments: Path) -> list[str]:
     """Every dotted key of the configuration and of every option of its groups."""
     config = OmegaConf.load(experiments / "config.yaml")
-    keys = {str(key) for key in config if key not in ("defaults", "hydra")}
+    keys = {key for key in _dotted(config) if key.partition(".")[0] not in ("defaults", "hydra")}
     for path in experiments.glob("*/*.yaml"):
         group = path.parent.name
         if group == "experiment":  # the keys of its own sections, such as validate.layers

@@ -72,10 +72,10 @@ class Static(Scheduler):
         return min(self.max_num_seqs, self.max_num_batched_tokens)
 
     def _step(self, batch: Batch) -> None:
-        """Prompts while there are any, else a token of every lane."""
+        """Prompts while there are any that get room, else a token of every lane."""
         if any(seq.due(self.max_num_batched_tokens) > 1 for seq in self.running):
             self._prefill(batch)
-        else:
+        if not batch.seqs:
             self._decode(batch)
             if self.compute_finished:
                 batch.idle = list(self.held)

@@ -78,7 +78,7 @@ def test_a_real_run_survives_a_package_called_kernels_and_checks_the_allocator(t
 
 
 def test_a_sweep_goes_on_after_a_failing_job_and_marks_it(tmp_path):
-    done = harness(tmp_path, "-m", *FAST, "allocator.block_size=16,3,8")
+    done = harness(tmp_path, *FAST, "-m", "allocator.block_size=16,3,8")
     assert done.returncode == 1
     sweep = only(tmp_path, "results/sweep/*")
     table = pd.read_csv(sweep / "comparison.csv")
@@ -110,7 +110,8 @@ def test_an_interrupt_keeps_what_is_finished_and_marks_the_rest(tmp_path):
     while not list(tmp_path.glob("results/*/*/0/summary.json")) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=120) == 130
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
     table = pd.read_csv(only(tmp_path, "results/*/*/comparison.csv"))
     assert len(table) == 4
     assert table["status"].iloc[0] == "finished"
@@ -142,6 +143,10 @@ def test_an_interrupt_keeps_what_is_finished_and_marks_the_rest(tmp_path):
         (["workload=trace", "workload.path=none.csv"], ["none.csv"]),
         (["clock=sundial"], ["clock=sundial", "measured"]),
         (["seed"], ["key=value"]),
+        (["kv_slots=many"], ["kv_slots", "whole number", "many"]),
+        (["kv_bytes=1.5"], ["kv_bytes", "whole number"]),
+        (["slo_ms.tftt=2000"], ["slo_ms.tftt", "slo_ms.ttft"]),
+        (["allocator.lanes=2"], ["allocator.lanes", "+allocator.lanes=VALUE"]),
     ],
 )  # fmt: skip
 def test_a_mistake_gets_an_answer_and_a_nonzero_exit(tmp_path, arguments, answers):
@@ -155,6 +160,19 @@ def test_a_mistake_gets_an_answer_and_a_nonzero_exit(tmp_path, arguments, answer
     assert done.returncode != 0
     assert all(answer in done.stderr for answer in answers), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_a_run_did_otherwise_than_one_may_think_is_said(tmp_path):
+    done = harness(tmp_path, *FAST, "model=llama_8b", "device.hardware=h100", "workload.arrival=burst",
+                   "workload.rate=3", "slo_ms={ttft: 2000}", "hydra.run.dir=run")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["device"] == "simulated: opt-13b-a100-sosp23"
+    assert summary["goodput"] > 0
+    said = " ".join(done.stdout.split())
+    assert "simulated: opt-13b-a100-sosp23" in said
+    assert "step times are those of opt-13b-a100-sosp23: model and device.hardware matter" in said
+    assert "workload.rate=3 has no effect with arrival=burst" in said
 
 
 def test_results_that_cannot_be_written_are_told(tmp_path):

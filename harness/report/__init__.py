@@ -101,7 +101,7 @@ def report_job(folder: Path, console: Console | None = None) -> None:
     console = console or _console()
     warnings: list[str] = []
     sweep = _read(folder, None, warnings)
-    print_job(sweep.table, console)
+    print_job(sweep.table, console, sweep.what_ran)
     drawers = {module.__name__.rsplit(".", 1)[-1]: module.draw for module in (memory_breakdown, latency_cdf, timeline)}
     _draw(folder, {name: lambda draw=draw: draw(sweep) for name, draw in drawers.items()}, warnings)  # type: ignore[misc]
     for text in warnings:

@@ -82,7 +82,7 @@ def print_table(table: pd.DataFrame, console: Console) -> None:
         console.print(Text(note, style="dim"))
 
 
-def print_job(table: pd.DataFrame, console: Console) -> None:
+def print_job(table: pd.DataFrame, console: Console, what_ran: str = "") -> None:
     """Print what one job measured, a line for each kind of number; kinds that were not measured are left out."""
     (row,) = records(table)
     view = Table(box=None, padding=(0, 2, 0, 0), show_header=False, title=str(row["system"]), title_justify="left")
@@ -92,6 +92,7 @@ def print_job(table: pd.DataFrame, console: Console) -> None:
         if there and not idle:
             view.add_row(name, ", ".join(there) + f" {unit}")
     console.print(view)
+    console.print(Text(what_ran, style="dim"))
     for note in notes(table, aggregate(table))[1:]:  # the first explains columns of the other table
         console.print(Text(note, style="dim"))
 
@@ -102,7 +103,7 @@ def _figures(value: float) -> str:
 
 def notes(table: pd.DataFrame, groups: pd.DataFrame) -> list[str]:
     """What the numbers can't say themselves: rejections, failures, warnings, spread, and the paper's figures."""
-    found = ["KV used and waste: mean over the time in which requests waited for memory; "
+    found = ["KV used and waste: mean over the time in which requests waited for memory (–: none ever did); "
              "recomputed: share of all tokens computed."]  # fmt: skip
     if (repeats := groups["repeats"].max()) > 1:
         worst = (groups["output_throughput_max"] / groups["output_throughput_min"] - 1).max()

@@ -29,9 +29,11 @@ def pool_slots(kv_slots: int | None, kv_bytes: int | None, gpu_memory_utilizatio
                 f"activations take {taken_bytes / 2**30:.1f} of {device_bytes / 2**30:.1f} GiB"
             )
     if kv_bytes is not None:
+        if isinstance(kv_bytes, bool) or not isinstance(kv_bytes, int | float) or kv_bytes != kv_bytes // 1:
+            raise HarnessError(f"kv_bytes must be a whole number, got {kv_bytes!r}")
         if kv_bytes < bytes_per_slot:
             raise HarnessError(f"kv_bytes={kv_bytes} is less than one slot of {bytes_per_slot} bytes")
-        return kv_bytes // bytes_per_slot
-    if kv_slots is None or kv_slots < 1:
-        raise HarnessError(f"kv_slots must be at least 1, got {kv_slots}")
+        return int(kv_bytes) // bytes_per_slot  # 12e9 is a float, and how one writes it
+    if isinstance(kv_slots, bool) or not isinstance(kv_slots, int) or kv_slots < 1:
+        raise HarnessError(f"kv_slots must be a whole number of at least 1, got {kv_slots!r}")
     return kv_slots

@@ -23,7 +23,7 @@ from harness.workload.synthetic import draw_rows
 from schedulers.request import Request
 
 _SECOND = 1_000_000_000
-_BANNER_SHARE = 0.20  # of the rows; with more of them changed, it is another workload than its name says
+_BANNER_SHARE = 0.20  # of drawn rows; with more of them changed, it is another workload than its name says
 
 
 @dataclass(slots=True)
@@ -35,7 +35,8 @@ class Workload:
         concurrency: requests to keep in flight (closed loop: then every `arrival_ns` is 0 and the replayer sets it);
             None = open loop.
         notes: what was read, dropped, changed and generated; JSON values only.
-        banner: a sentence for every table and figure when more than 20 % of the rows were changed; else None.
+        banner: a sentence for every table when rows of a trace, or more than 20 % of drawn ones, were changed or left
+            out; else None.
     """
 
     requests: list[Request]
@@ -176,12 +177,12 @@ def _unused(settings: Settings, process: str) -> list[str]:
 def _banner(notes: dict[str, Any]) -> str | None:
     changes = {
         "invalid": sum(notes["dropped_invalid"].values()),
-        "too long and left out": notes["dropped_fit"],
+        "longer than max_model_len and left out (workload.fit)": notes["dropped_fit"],
         "clipped": notes["clipped"],
         "scaled": notes["scaled"],
     }
     changed = sum(changes.values())
-    if changed <= _BANNER_SHARE * notes["rows_read"]:
+    if changed <= (_BANNER_SHARE * notes["rows_read"] if notes["path"] is None else 0):
         return None
     parts = ", ".join(f"{count} {what}" for what, count in changes.items() if count)
     return f"{changed} of {notes['rows_read']} rows of {notes['name']} were changed or left out: {parts}"

@@ -167,6 +167,16 @@ def test_the_queue_joins_the_batch_that_a_lone_lane_leads() -> None:
     assert ids(scheduler.running) == [1, LATER]
 
 
+def test_when_all_that_would_be_computed_again_is_refused_room_the_others_decode() -> None:
+    scheduler = paged(17)
+    for number, (prompt, output, n) in enumerate([(2, 8, 2), (1, 18, 3), (3, 10, 2)]):
+        request = Request(number, 0, prompt, output)
+        request.n = n
+        assert scheduler.add(request) is None
+    while scheduler.num_requests:
+        assert step(scheduler).seqs
+
+
 def test_a_batch_starts_at_once_by_default() -> None:
     assert ids(paged(20, (4, 2)).schedule(0).seqs) == [0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,30 @@ def choose_latency(cfg: DictConfig) -> Any:
     except Exception as error:
         cause = error.__cause__ or error
         raise HarnessError(f"device.latency={wanted} can't be built: {cause}") from error
+
+
+def who(cfg: DictConfig) -> str:
+    """Whose step times a simulated device has, in short."""
+    wanted = cfg.device.latency
+    if wanted == "roofline":
+        machine = cfg.device.hardware if isinstance(cfg.device.hardware, str) else "a machine of one's own"
+        many = f" x {cfg.device.tensor_parallel}" if cfg.device.tensor_parallel > 1 else ""
+        return f"roofline of {Path(machine).stem}{many}"
+    if isinstance(wanted, DictConfig):
+        return str(wanted.get("_target_", "")).rpartition(".")[2]
+    return Path(str(wanted)).name
+
+
+def mismatch(cfg: DictConfig, asked: Collection[str]) -> list[str]:
+    """A warning where a model or a machine was chosen, and the step times are those of a preset that nobody chose."""
+    wanted = cfg.device.latency
+    if "device.latency" in asked or not isinstance(wanted, str) or not (PRESETS / f"{wanted}.yaml").is_file():
+        return []
+    chosen = [key for key in ("model", "device.hardware") if any(f"{name}.".startswith(f"{key}.") for name in asked)]
+    if not chosen or wanted.startswith(cfg.model.name.replace("_", "-")):
+        return []
+    them = " and ".join(chosen)
+    return [f"step times are those of {wanted}: {them} matter to them with device.latency=roofline only"]
 
 
 def move_costs(cfg: DictConfig) -> MoveCosts | None:
