@@ -139,6 +139,9 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     row["warnings"] = workload.notes["notices"] + _warnings(recorder, row, why)
     if cfg.device.kind == "simulated":
         row["warnings"] += mismatch(cfg, asked)
+    if not cfg.debug and not type(scheduler.allocator).__module__.startswith("allocators."):
+        name = cfg.allocator._target_
+        row["warnings"].append(f"{name} was not checked: a fault in it may look like a gain; run once with debug=true")
     return row
 
 

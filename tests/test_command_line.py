@@ -208,7 +208,7 @@ def test_the_allocator_of_the_readme_runs_and_keeps_the_contract(tmp_path, plugi
                    "hydra.run.dir=run", **plugin)  # fmt: skip
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "run/summary.json").read_text())
-    assert (summary["finished"], summary["allocator"]) == (6, "twosizes")
+    assert (summary["finished"], summary["allocator"], summary["warnings"]) == (6, "twosizes", [])
 
 
 @pytest.mark.parametrize(
@@ -229,3 +229,4 @@ def test_a_plug_in_that_raises_or_returns_garbage_fails_its_job_only(tmp_path, p
     table = pd.read_csv(only(tmp_path, "results/sweep/*/comparison.csv"))
     assert table["status"].tolist() == ["finished", "failed"]
     assert answer in table.loc[1, "error"]
+    assert "my_pkg.TwoSizes was not checked" in table.loc[0, "warnings"]
