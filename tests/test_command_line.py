@@ -14,6 +14,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from omegaconf.errors import OmegaConfBaseException
+
+from harness.mistakes import explained
 
 ROOT = Path(__file__).resolve().parents[1]
 FAST = ("device=simulated", "workload.num_requests=6")
@@ -116,6 +119,14 @@ def test_an_interrupt_keeps_what_is_finished_and_marks_the_rest(tmp_path):
     assert len(table) == 4
     assert table["status"].iloc[0] == "finished"
     assert table["status"].iloc[-1] in ("not run", "interrupted")
+
+
+def test_an_interrupt_that_omegaconf_makes_an_error_of_is_one():
+    with pytest.raises(KeyboardInterrupt), explained(ROOT / "experiments"):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise OmegaConfBaseException("a container is half changed")
 
 
 @pytest.mark.parametrize(
