@@ -122,11 +122,11 @@ def test_an_interrupt_keeps_what_is_finished_and_marks_the_rest(tmp_path):
 
 
 def test_an_interrupt_that_omegaconf_makes_an_error_of_is_one():
+    error = OmegaConfBaseException("a container is half changed")
+    error.__cause__ = AttributeError()
+    error.__cause__.__context__ = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt), explained(ROOT / "experiments"):
-        try:
-            raise KeyboardInterrupt
-        except KeyboardInterrupt:
-            raise OmegaConfBaseException("a container is half changed")
+        raise error
 
 
 @pytest.mark.parametrize(
