@@ -48,7 +48,7 @@ def _qualities(scheduler: DictConfig) -> list[str]:
     """What sets a scheduler apart from its class with first come, first served; usually nothing."""
     target, policy, told = (
         _short(scheduler._target_),
-        scheduler.get("policy", "fcfs"),
+        str(scheduler.get("policy", "fcfs")),
         scheduler.get("length_predictor"),
     )
     lanes, tokens = scheduler.get("max_num_seqs"), scheduler.get("max_num_batched_tokens")

@@ -154,6 +154,8 @@ def test_an_interrupt_that_omegaconf_makes_an_error_of_is_one():
         (["workload=trace", "workload.path=none.csv"], ["none.csv"]),
         (["clock=sundial"], ["clock=sundial", "measured"]),
         (["seed"], ["key=value"]),
+        (["max_model_len=null"], ["max_model_len must be a whole number", "None"]),
+        (["scheduler.policy=3"], ["scheduler.policy must be one of fcfs", "3"]),
         (["kv_slots=many"], ["kv_slots", "whole number", "many"]),
         (["kv_bytes=1.5"], ["kv_bytes", "whole number"]),
         (["slo_ms.tftt=2000"], ["slo_ms.tftt", "slo_ms.ttft"]),

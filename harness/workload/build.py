@@ -58,6 +58,8 @@ def build_workload(config: Mapping[str, Any], max_model_len: int, seed: int) -> 
     """
     settings = parse_settings(config)
     stream(seed, "arrivals")  # a bad seed is told before a file is read
+    if isinstance(max_model_len, bool) or not isinstance(max_model_len, int):
+        raise WorkloadError(f"max_model_len must be a whole number of tokens, got {max_model_len!r}")
     if max_model_len < 2:
         raise WorkloadError(f"max_model_len={max_model_len}: a request needs a prompt token and an output token")
     room = max_model_len - settings.shared_prefix
