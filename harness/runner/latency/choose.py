@@ -73,7 +73,7 @@ def mismatch(cfg: DictConfig, asked: Collection[str]) -> list[str]:
     if not chosen or wanted.startswith(cfg.model.name.replace("_", "-")):
         return []
     them = " and ".join(chosen)
-    return [f"step times are those of {wanted}, whatever {them} may be: set device.latency=roofline to go by that"]
+    return [f"step times are those of {wanted}, whatever {them} may be; device.latency=roofline goes by them"]
 
 
 def move_costs(cfg: DictConfig) -> MoveCosts | None:
