@@ -180,7 +180,8 @@ class Scheduler(ABC):
     def steady(self, batch: Batch) -> bool:
         """Whether `schedule` would go on with the next token of each sequence of `batch`, in the same order and nothing
         else, until one finishes, a request arrives (if `arrivals_matter`) or one is refused room. False is always
-        right, and slow in simulation.
+        right, and slow in simulation. Where the queue's head is another one by then (somebody was preempted), what it
+        will be refused is noted in `batch.blocked_next`.
         """
         return False
 
@@ -297,7 +298,7 @@ class Scheduler(ABC):
         return count
 
     def _ask(self, seq: Sequence, total: int, budget: int, limit: int = 0) -> Ask | None:
-        """What is asked for `total` tokens of a waiting sequence; None where it may not compute so few as it might."""
+        """What is asked for `total` tokens of a waiting sequence; None where a budget cuts them that must be whole."""
         hit = self.allocator.lookup(seq, total - 1)  # one is computed at least: its logits are the answer
         count = total - hit.tokens
         if 0 < limit < count:
@@ -322,6 +323,8 @@ class Scheduler(ABC):
         """
         seq, budget = self.waiting[0], self.max_num_batched_tokens - len(self.running)
         if seq.group is not None or self._to_come or budget <= 0 or self.policy == "longest_prefix":
+            return False
+        if type(self).lacking is not Scheduler.lacking:  # what the head lacks may be another count in each step
             return False
         ask = self._ask(seq, seq.num_tokens, budget, limit)
         if ask is None or not self.allocator.lacks(ask):

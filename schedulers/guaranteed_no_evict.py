@@ -11,7 +11,7 @@ from bisect import bisect_left
 from typing import Any
 
 from schedulers.continuous import Continuous
-from schedulers.request import Batch, Sequence
+from schedulers.request import Sequence
 from schedulers.reservation import RESERVATIONS, on_demand
 
 
@@ -40,10 +40,6 @@ class GuaranteedNoEvict(Continuous):
         self.promised = promises[promise]
         lengths = range(1, self.max_model_len + 1)
         self.longest = bisect_left(lengths, True, key=lambda tokens: self.allocator.footprint(tokens) is None)
-
-    def steady(self, batch: Batch) -> bool:
-        """Not where somebody was preempted after all: what the head then lacks is another count in each step."""
-        return not batch.preempted and super().steady(batch)
 
     def lacking(self, seq: Sequence, budget: int) -> int:
         if not self.allocator.grows or not self.running:  # who has the pool to itself was found servable
