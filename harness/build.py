@@ -33,7 +33,7 @@ def build_allocator(cfg: DictConfig, capacity: int, asked: Collection[str] = ())
         HarnessError: no such class, or arguments it refuses.
     """
     cls = locate(cfg.allocator._target_, "allocator._target_")
-    compiled.check(bool(OmegaConf.select(cfg, "simulation.compiled")), cls)
+    compiled.check(cfg, cls)
     arguments = _arguments(cls, cfg.allocator, "allocator", asked)
     if "token_bytes" in inspect.signature(cls).parameters:  # it deals in bytes, which only the model tells
         arguments = kv_buffers(cfg) | arguments
@@ -55,7 +55,7 @@ def build_scheduler(cfg: DictConfig, capacity: int, asked: Collection[str] = ())
             "use reservation=exact, pow2, max_tokens or max_model_len"
         )
     cls = locate(cfg.scheduler._target_, "scheduler._target_")
-    compiled.check(bool(OmegaConf.select(cfg, "simulation.compiled")), cls)
+    compiled.check(cfg, cls)
     arguments = _arguments(cls, cfg.scheduler, "scheduler", asked)
     return _construct(
         cls, "scheduler", allocator=allocator, reservation=reservation, max_model_len=cfg.max_model_len, **arguments

@@ -19,6 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
+
 from harness.errors import HarnessError
 
 ROOT = Path(__file__).parents[1]
@@ -45,8 +47,10 @@ setup(packages=[], ext_modules=mypycify(["--config-file=", "--ignore-missing-imp
 
 def use() -> None:
     """Let this process import the compiled modules, where they are built and none of them was imported before."""
+    if any(name in sys.modules for name in MODULES):
+        return
     folder = folder_of_sources()
-    if folder.exists() and not any(name in sys.modules for name in MODULES):
+    if folder.exists():
         sys.path.append(str(folder))  # for the library that they share
         for package in PARTS:
             importlib.import_module(package).__path__.insert(0, str(folder / package.replace(".", "/")))
@@ -57,26 +61,27 @@ def in_use() -> bool:
     return any(place.startswith(str(HERE / "compiled-")) for place in sys.path)
 
 
-def check(wanted: bool, plug_in: Any) -> None:
-    """See that a job runs compiled if and only if that is `wanted`, and so does its scheduler or allocator.
+def check(cfg: DictConfig, part: Any) -> None:
+    """See that a job runs compiled if `cfg` says so and else not, and `part` too, its scheduler's or allocator's class.
 
     Raises:
         HarnessError: it is not so; the message says what to do.
     """
-    if in_use() and not wanted:
-        raise HarnessError(
-            "simulation.compiled=false: an earlier job of the sweep runs compiled; set it for all of them"
-        )
-    if not wanted:
+    key = "simulation.compiled"
+    if not OmegaConf.select(cfg, key):
+        if in_use():
+            raise HarnessError(f"{key}=false: an earlier job of the sweep runs compiled; set it for all of them")
         return
-    name = f"{plug_in.__module__}.{plug_in.__qualname__}"
-    if plug_in.__module__ not in MODULES:
-        raise HarnessError(f"simulation.compiled=true: {name} is not compiled; leave simulation.compiled=true away")
-    if not folder_of_sources().exists():
-        raise HarnessError("simulation.compiled=true: nothing is built from the sources as they are; first run "
-                           "`python -m harness compile`")  # fmt: skip
-    if not in_use():
-        raise HarnessError("simulation.compiled=true: an earlier job of the sweep runs without; set it for all")
+    if part.__module__ not in MODULES:
+        name = f"{part.__module__}.{part.__qualname__}"
+        raise HarnessError(f"{key}=true: {name} is not compiled; leave {key}=true away")
+    if in_use():  # whatever became of the sources since
+        return
+    if folder_of_sources().exists():
+        raise HarnessError(f"{key}=true: an earlier job of the sweep runs without; set it for all")
+    raise HarnessError(
+        f"{key}=true: nothing is built from the sources as they are; first run `python -m harness compile`"
+    )
 
 
 def build() -> Path:
