@@ -25,7 +25,7 @@ from harness.errors import HarnessError
 
 ROOT = Path(__file__).parents[1]
 HERE = ROOT / "harness" / "__pycache__"
-PACKAGES = ("allocators", "schedulers", "harness", "kernels")  # all that the compiled modules import is looked at
+PACKAGES = ("allocators", "schedulers", "harness")  # all that the compiled modules import is looked at
 PARTS = {
     "allocators": "base block_pool books buddy compaction contiguous forks holes host paged radix radix_tree virtual",
     "schedulers": "base content continuous group guaranteed_no_evict ideal lengths max_utilization past_future policy "

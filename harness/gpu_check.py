@@ -67,8 +67,7 @@ def main() -> None:
 
 def _kernels(out: Path, quick: bool) -> dict[str, Any]:
     import torch
-
-    from kernels.gpu_check import run_kernel_check
+    from kvlab_kernels.gpu_check import run_kernel_check
 
     found = run_kernel_check(out, quick, "cuda" if torch.cuda.is_available() else "cpu")
     if not found["ok"]:

@@ -94,8 +94,7 @@ def draw(table: pd.DataFrame, what: str) -> Figure:
 def _timed(device: Any, batch: int, context: int, overhead: DictConfig) -> tuple[np.ndarray, np.ndarray]:
     """``[repeats]`` each: µs over blocks and over extents, measured in turn."""
     import torch
-
-    from kernels.addresses import Addresses
+    from kvlab_kernels.addresses import Addresses
 
     size, heads, dim = overhead.block_size, overhead.kv_heads, overhead.head_dim
     blocks = -(-context // size)

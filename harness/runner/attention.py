@@ -10,9 +10,8 @@ from typing import Any
 import torch
 import transformers.utils
 import transformers.utils.import_utils
-
-from kernels.addresses import Addresses
-from kernels.dispatch import Backend
+from kvlab_kernels.addresses import Addresses
+from kvlab_kernels.dispatch import Backend
 
 # `transformers` offers to fetch kernels through a package that has the name of our own folder: it must not try.
 transformers.utils.is_kernels_available = transformers.utils.import_utils.is_kernels_available = (

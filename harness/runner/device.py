@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from kvlab_kernels.dispatch import Backend, backend_for
 from omegaconf import DictConfig, OmegaConf
 
 from allocators.base import Allocator
@@ -20,7 +21,6 @@ from harness.runner.packing import Packed
 from harness.runner.pool import pool_slots
 from harness.runner.torch_runner import TorchModelRunner
 from harness.workload import prompt_tokens
-from kernels.dispatch import Backend, backend_for
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -43,7 +43,7 @@ def _rotate(x: Any, cos: Any, sin: Any, half: Any, end: Any) -> Any:
 def fuse(graph: Graph) -> None:
     """Replace idioms by kernels, for float32 on a CPU with numba."""
     try:
-        from kernels import numba_rows
+        from kvlab_kernels import numba_rows
     except ImportError:
         return
     for x, weight, epsilon, out in _matches(graph, _rms_norm):

@@ -7,10 +7,10 @@ from operator import attrgetter
 
 import numpy as np
 import torch
+from kvlab_kernels.dispatch import Backend
 
 from allocators.base import Move
 from harness.errors import HarnessError
-from kernels.dispatch import Backend
 
 
 class Moves:

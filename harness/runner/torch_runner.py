@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from kvlab_kernels.addresses import Addresses
+from kvlab_kernels.dispatch import Backend
 
 from allocators.base import Allocator
 from harness.runner.attention import StepContext
@@ -16,8 +18,6 @@ from harness.runner.graphs import Capture, DecodeGraphs, padded_sizes
 from harness.runner.moves import Moves
 from harness.runner.packing import Packed, pack
 from harness.runner.sampling import branches_of
-from kernels.addresses import Addresses
-from kernels.dispatch import Backend
 from schedulers.group import Branch
 from schedulers.request import Batch, Request
 

@@ -15,11 +15,10 @@ import numba
 import numpy as np
 import pytest
 import torch
+from kvlab_kernels import numba_backend
+from kvlab_kernels.addresses import Addresses
 from numba import njit, prange
 from pytest_benchmark.fixture import BenchmarkFixture
-
-from kernels import numba_backend
-from kernels.addresses import Addresses
 
 ROUNDS = 15
 SEQUENCES, LENGTH, BLOCK_SIZE = 16, 1024, 16

@@ -10,10 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from kernels import numba_backend, reference, torch_backend
-from kernels.addresses import Addresses
-from kernels.dispatch import backend_for
+from kvlab_kernels import numba_backend, reference, torch_backend
+from kvlab_kernels.addresses import Addresses
+from kvlab_kernels.dispatch import backend_for
 
 BACKENDS = [torch_backend, numba_backend]
 BLOCK_SIZES = [0, 1, 16, 256]
@@ -197,7 +196,7 @@ def test_dispatch_chooses_by_device_and_dtype() -> None:
 
 
 def test_dispatch_without_triton_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernels.dispatch.find_spec", lambda name: None)
+    monkeypatch.setattr("kvlab_kernels.dispatch.find_spec", lambda name: None)
     backend = backend_for("cuda:1", torch.float16)
     assert (backend.name, backend.reason) == ("torch", "triton is not installed")
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-from kernels import reference
-from kernels.addresses import Addresses
+from kvlab_kernels import reference
+from kvlab_kernels.addresses import Addresses
 
 
 def test_decode_and_prefill_equal_torch_on_contiguous_kv() -> None:

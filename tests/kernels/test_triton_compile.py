@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")  # and not imported here
 
 SPILLING = """
-from kernels import compile_gate, triton_decode
+from kvlab_kernels import compile_gate, triton_decode
 triton_decode.decode_config = lambda *shape: triton_decode.DecodeConfig(64, True, 1, 3)
 found = compile_gate.inspect(compile_gate.decode_build(1, 128, compile_gate.torch.float16, 16), 90)
 assert found.spilled and "spills" in found.problems and "no tensor cores" not in found.problems, found
@@ -24,7 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_quick_gate_passes() -> None:
-    done = run("-m", "kernels.compile_gate", "--quick", "--arch", "90")
+    done = run("-m", "kvlab_kernels.compile_gate", "--quick", "--arch", "90")
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 failed" in done.stdout
 

@@ -12,10 +12,10 @@ if not torch.cuda.is_available():
 
 triton = pytest.importorskip("triton")
 
-from kernels import reference, triton_decode  # noqa: E402
-from kernels.addresses import Addresses  # noqa: E402
-from kernels.gpu_check import interpreter_problem  # noqa: E402
-from kernels.reference import TOLERANCE, random_addresses, relative_error  # noqa: E402
+from kvlab_kernels import reference, triton_decode  # noqa: E402
+from kvlab_kernels.addresses import Addresses  # noqa: E402
+from kvlab_kernels.gpu_check import interpreter_problem  # noqa: E402
+from kvlab_kernels.reference import TOLERANCE, random_addresses, relative_error  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -12,8 +12,8 @@ if not torch.cuda.is_available():
 
 triton = pytest.importorskip("triton")
 
-from kernels import reference, triton_moves  # noqa: E402
-from kernels.gpu_check import interpreter_problem  # noqa: E402
+from kvlab_kernels import reference, triton_moves  # noqa: E402
+from kvlab_kernels.gpu_check import interpreter_problem  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(bool(interpreter_problem(DEVICE)), reason=interpreter_problem(DEVICE) or "")

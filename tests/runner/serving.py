@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from kvlab_kernels.dispatch import backend_for
 
 from allocators.base import Allocator
 from allocators.checker import Checked
@@ -18,7 +19,6 @@ from harness.replayer import replay
 from harness.runner.base import StepResult
 from harness.runner.model import build_model, read_config, shape_of
 from harness.runner.torch_runner import TorchModelRunner
-from kernels.dispatch import backend_for
 from schedulers.base import Scheduler
 from schedulers.request import Batch, Request, Sequence
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kvlab_kernels.dispatch import backend_for
 from omegaconf import OmegaConf
 
 from allocators.paged import Paged
@@ -18,7 +19,6 @@ from harness.runner.flat import flatten
 from harness.runner.model import build_model, read_config, shape_of, turn_weights
 from harness.runner.packing import Packed
 from harness.runner.torch_runner import TorchModelRunner
-from kernels.dispatch import backend_for
 from schedulers.continuous import Continuous
 from schedulers.reservation import RESERVATIONS
 from tests.runner.serving import CONFIGS, VOCABULARY, difference, expected, serve

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from kernels.addresses import Addresses
+from kvlab_kernels.addresses import Addresses
 
 
 def decode_attention(

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.addresses import Addresses
+from kvlab_kernels.addresses import Addresses
 
 LOG2_E = 1.4426950408889634
 GROUP_ROWS = 16  # rows of the tensor-core tile that the query heads of one KV head fill

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.addresses import Addresses
+from kvlab_kernels.addresses import Addresses
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # ‖out − reference‖ / ‖reference‖
 

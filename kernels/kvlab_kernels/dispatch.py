@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import torch
 
 _MODULES = {
-    "torch": ("kernels.torch_backend",),
-    "numba": ("kernels.numba_backend",),
-    "triton": ("kernels.triton_decode", "kernels.triton_prefill", "kernels.triton_moves"),
+    "torch": ("kvlab_kernels.torch_backend",),
+    "numba": ("kvlab_kernels.numba_backend",),
+    "triton": ("kvlab_kernels.triton_decode", "kvlab_kernels.triton_prefill", "kvlab_kernels.triton_moves"),
 }
 _OPERATIONS = (
     "decode_attention",
@@ -30,7 +30,7 @@ _OPERATIONS = (
 
 @dataclass(frozen=True)
 class Backend:
-    """The kernels of one backend; their arguments are described in `kernels.torch_backend`.
+    """The kernels of one backend; their arguments are described in `kvlab_kernels.torch_backend`.
 
     Attributes:
         name: ``torch``, ``numba`` or ``triton``.

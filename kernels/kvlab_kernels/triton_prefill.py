@@ -13,8 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.addresses import Addresses
-from kernels.triton_decode import LOG2_E, check_pools, tile_entries, tile_slots
+from kvlab_kernels.addresses import Addresses
+from kvlab_kernels.triton_decode import LOG2_E, check_pools, tile_entries, tile_slots
 
 
 class PrefillConfig(NamedTuple):

@@ -13,7 +13,7 @@ import numba
 import torch
 from numba import njit, prange
 
-from kernels import numba_backend  # noqa: F401 (chooses the threads that numba shares with PyTorch)
+from kvlab_kernels import numba_backend  # noqa: F401 (chooses the threads that numba shares with PyTorch)
 
 _WORTH_THREADS = 1 << 16  # numbers below which waking a thread takes longer than it helps
 

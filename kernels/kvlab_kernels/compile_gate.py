@@ -1,4 +1,6 @@
-"""Compiles the Triton kernels for GPUs that are not there and reads the machine code: `python -m kernels.compile_gate`.
+"""Compiles the Triton kernels for GPUs that are not there and reads the machine code.
+
+`python -m kvlab_kernels.compile_gate`.
 
 Enumerated from the tables that the launchers use, so what is checked is what runs. A build fails the gate when it
 spills, uses local memory, exceeds the shared memory of its architecture, or lacks what its speed rests on: 16-byte
@@ -26,7 +28,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels import triton_decode, triton_moves, triton_prefill
+from kvlab_kernels import triton_decode, triton_moves, triton_prefill
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -189,7 +191,7 @@ def inspect(build: Build, arch: int) -> Evidence:
 
 def main(arguments: list[str] | None = None) -> int:
     """Prints one line per build and architecture; returns the number of builds that fail the gate (at most 1)."""
-    parser = argparse.ArgumentParser(prog="python -m kernels.compile_gate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m kvlab_kernels.compile_gate", description=__doc__)
     parser.add_argument("--arch", type=int, nargs="+", default=None, help="compute capabilities (default: 80 90)")
     parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1))
     scope = parser.add_mutually_exclusive_group()

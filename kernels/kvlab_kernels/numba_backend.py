@@ -1,4 +1,4 @@
-"""The kernels on the CPU: float32, compiled by numba; other dtypes go to `kernels.torch_backend`.
+"""The kernels on the CPU: float32, compiled by numba; other dtypes go to `kvlab_kernels.torch_backend`.
 
 Decoding reads every stored key and value once and does little else, so its limit is the memory. Four things keep it
 there. Tokens are the outer loop and heads the inner one, because a token's heads lie next to each other: the reads are
@@ -27,9 +27,9 @@ from numba import njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from kernels import torch_backend
-from kernels.addresses import Addresses
-from kernels.torch_backend import prefill_attention, swap_in, swap_out
+from kvlab_kernels import torch_backend
+from kvlab_kernels.addresses import Addresses
+from kvlab_kernels.torch_backend import prefill_attention, swap_in, swap_out
 
 __all__ = ["copy_slots", "decode_attention", "move_slots", "prefill_attention", "swap_in", "swap_out", "write_kv"]
 
@@ -49,7 +49,7 @@ def decode_attention(
     out: torch.Tensor | None = None,
     max_length: int | None = None,
 ) -> torch.Tensor:
-    """Attend with one query per sequence; see `kernels.torch_backend.decode_attention` for the arguments.
+    """Attend with one query per sequence; see `kvlab_kernels.torch_backend.decode_attention` for the arguments.
 
     Raises:
         TypeError: the pools or ``out`` are not contiguous, or the addresses are not int32.

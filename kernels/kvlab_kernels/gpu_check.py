@@ -1,4 +1,4 @@
-"""Are the Triton kernels right, and how fast are they? `python -m kernels.gpu_check --out DIR [--quick]`.
+"""Are the Triton kernels right, and how fast are they? `python -m kvlab_kernels.gpu_check --out DIR [--quick]`.
 
 Writes three tables: kernels_correctness.csv (error against float64), kernels_bandwidth.csv (decode, as a share of what
 a device copy reaches in the same run) and kernels_moves.csv (prefill, writes, copies, swaps, host time per call). On a
@@ -29,9 +29,9 @@ import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from kernels import reference, triton_decode, triton_moves, triton_prefill
-from kernels.addresses import Addresses
-from kernels.reference import TOLERANCE, random_addresses, relative_error
+from kvlab_kernels import reference, triton_decode, triton_moves, triton_prefill
+from kvlab_kernels.addresses import Addresses
+from kvlab_kernels.reference import TOLERANCE, random_addresses, relative_error
 
 CACHE_BYTES = 128 << 20  # twice the L2 of an H200: inputs smaller than this are rotated
 REPEATS = 15
@@ -424,7 +424,7 @@ def _write(path: Path, rows: list[Row]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m kernels.gpu_check", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m kvlab_kernels.gpu_check", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for the tables")
     parser.add_argument("--quick", action="store_true", help="tiny shapes")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
