@@ -1,6 +1,6 @@
 """`python -m harness` runs a job, or the sweep of an experiment.
 
-`python -m harness inspect FILE` describes a trace; `python -m harness compile` compiles the simulation (optional).
+`python -m harness inspect FILE [workload.KEY=VALUE ...]` describes a trace; `python -m harness compile` compiles the simulation (optional).
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ def main() -> None:
         else:
             from harness.mistakes import explained
 
+            from harness.arguments import quoted
+
+            sys.argv[1:] = quoted(sys.argv[1:])
             # Flags first: argparse takes the overrides in one piece only.
             sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))
             with explained(EXPERIMENTS):
@@ -89,11 +92,13 @@ def main() -> None:
 
 
 def _inspect(arguments: list[str]) -> None:
-    if len(arguments) != 1:
-        raise HarnessError("usage: python -m harness inspect FILE")
+    from harness.arguments import keys_of, refuse_split
     from harness.workload.inspect import inspect_file
 
-    inspect_file(Path(arguments[0]))
+    if not arguments:
+        raise HarnessError("usage: python -m harness inspect FILE [workload.KEY=VALUE ...]")
+    refuse_split(arguments[0], arguments[1:])
+    inspect_file(arguments[0], keys=keys_of(arguments[1:], "workload"))
 
 
 @contextmanager

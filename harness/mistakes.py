@@ -11,6 +11,7 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.arguments import with_quotes
 from harness.errors import HarnessError
 
 
@@ -26,7 +27,9 @@ def explained(experiments: Path) -> Iterator[None]:
     except MissingConfigException as error:
         raise HarnessError(_missing(error, experiments)) from error
     except OverrideParseException as error:
-        raise HarnessError(f"{error.override!r} is no override: write key=value, as in seed=1") from error
+        typed = with_quotes(error.override or "")
+        how = f"its value needs quotes: {typed}" if typed else "write key=value, as in seed=1"
+        raise HarnessError(f"{error.override!r} is no override: {how}") from error
     except (ConfigCompositionException, OmegaConfBaseException, HydraException) as error:
         if _interrupted(error):
             raise KeyboardInterrupt from error
