@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -16,7 +16,7 @@ from harness.workload.fields import DEFAULTS, FIELDS, OPTIONAL, Field
 from schedulers.request import Request
 
 _ROWS = 10_000  # written at once
-_OF = {field.name: attrgetter(field.name) for field in FIELDS}
+_OF: dict[str, Callable[[Request], Any]] = {field.name: attrgetter(field.name) for field in FIELDS}
 
 
 def export(requests: Iterable[Request], path: str | Path) -> None:
@@ -44,31 +44,44 @@ def export(requests: Iterable[Request], path: str | Path) -> None:
 
 
 def _write_lines(requests: list[Request], stream: io.TextIOWrapper) -> None:
-    for start in range(0, len(requests), _ROWS):  # columns of texts: half the time of a dict for each request
-        part = requests[start : start + _ROWS]
-        columns = [_texts(field, _OF[field.name], part) for field in _said(part)]
-        stream.writelines(f"{{{text[1:]}}}\n" for text in map("".join, zip(*columns, strict=True)))
-
-
-def _texts(field: Field, of: Any, requests: list[Request]) -> list[str]:
-    """Each request's `,"name":value`; nothing where it says nothing."""
-    key, blank, values = f',"{field.name}":', DEFAULTS[field.name], list(map(of, requests))
-    if field.kind in ("time", "length", "whole"):
-        return [f"{key}{value}" if value != blank else "" for value in values]
-    return ["" if value is None or (field.kind != "ids" and value == blank) else key + field.text(value)
-            for value in values]  # fmt: skip
-
-
-def _said(requests: list[Request]) -> Iterator[Field]:
-    """The fields that every request has, and those that any of them sets."""
-    for field in FIELDS:
-        values, blank = map(_OF[field.name], requests), DEFAULTS[field.name]
-        if field not in OPTIONAL or any(value is not blank and (field.kind == "ids" or value != blank) for value in values):
-            yield field
+    for start in range(0, len(requests), _ROWS):  # one template for many requests: as fast as a line written by hand
+        names, columns = [], []
+        for field, values, blanks in _said(requests[start : start + _ROWS]):
+            key = f',"{field.name}":'.replace("%", "%%")
+            plain = field.kind in ("time", "length", "whole")
+            if blanks:
+                names.append("%s")
+                columns.append(["" if _is_blank(field, value) else key + field.text(value) for value in values])
+            else:
+                names.append(f"{key}%s")
+                columns.append(values if plain else [field.text(value) for value in values])
+        template = f"{{{''.join(names)[1:]}}}\n"
+        stream.writelines([template % row for row in zip(*columns, strict=True)])
 
 
 def _write_csv(requests: list[Request], stream: io.TextIOWrapper) -> None:
     writer = csv.writer(stream, lineterminator="\n")
     said = list(_said(requests))
-    writer.writerow([field.name for field in said])
-    writer.writerows([[field.cell(_OF[field.name](request)) for field in said] for request in requests])
+    writer.writerow([field.name for field, _, _ in said])
+    columns = [[field.cell(value) for value in values] for field, values, _ in said]
+    writer.writerows(zip(*columns, strict=True))
+
+
+def _said(requests: list[Request]) -> Iterator[tuple[Field, list[Any], int]]:
+    """The fields that any of the requests sets, what each says, and how many say nothing."""
+    for field in FIELDS:
+        values = list(map(_OF[field.name], requests))
+        if field not in OPTIONAL:
+            yield field, values, 0
+        elif (blanks := _blanks(field, values)) < len(values):
+            yield field, values, blanks
+
+
+def _blanks(field: Field, values: list[Any]) -> int:
+    if field.kind == "ids":  # arrays: not to be compared with anything
+        return [value is None for value in values].count(True)
+    return values.count(DEFAULTS[field.name])
+
+
+def _is_blank(field: Field, value: Any) -> bool:
+    return value is None or (field.kind != "ids" and value == DEFAULTS[field.name])

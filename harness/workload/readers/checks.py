@@ -147,6 +147,9 @@ def check_times(
         found, state = numbers(values)
     if dates is not None:
         faults.add(dates.good & dates.odd_zone, column, "has no time zone where others have one, or the reverse")
+        if dates.good.any() and (numeric := state == _GOOD).any():
+            rare = numeric if np.argmax(dates.good) < np.argmax(numeric) else dates.good
+            faults.add(rare, column, "is a number where others are dates, or the reverse")
         state[dates.good] = _GOOD
     placeholder = state == _TEXT
     if placeholder.any():
@@ -155,16 +158,18 @@ def check_times(
             digits[index] = any(character.isdigit() for character in values[index])
         _add_texts(values, digits, column, f"is not a time: {_A_TIME} is", faults)
         placeholder &= ~digits
-    if untimed:
-        placeholder |= np.fromiter((value is ABSENT for value in values), dtype=np.bool_, count=len(values))
-    faults.add((state == _MISSING) & ~placeholder, column, "is missing")
+    missing = state == _MISSING
+    if untimed and missing.any():
+        for index in np.flatnonzero(missing).tolist():
+            placeholder[index] = values[index] is ABSENT
+    faults.add(missing & ~placeholder, column, "is missing")
     faults.add(state == _OTHER, column, "is not a number")
     whole = found.dtype == np.int64
     if not whole:
         faults.add(~np.isfinite(found), column, "is not finite")
         found = np.where(np.isfinite(found), found, 0.0)
     faults.add(found < 0, column, "is negative")
-    counted = state == _GOOD if dates is None else (state == _GOOD) & ~dates.good
+    counted = (state == _GOOD) & (faults.code == 0) & (True if dates is None else ~dates.good)
     per = unit(float(found[counted].max())) if counted.any() else 1
     faults.add(found > _LATEST // per, column, "is later than any clock (workload.time_unit=s, ms, us or ns?)")
     found = np.clip(found, 0, _LATEST // per)

@@ -60,8 +60,10 @@ def csv_chunks(
             _no_rows_in_quotes(path, rows, lines, delimiter)
         if failed:
             begin = (lines[-1] if lines else line) + 1
-            what = "a quote is opened there and never closed" if "unexpected end" in why else why
-            raise WorkloadError(f"{path}:{begin}: not CSV: {what} (looked for up to line {after})")
+            never = f"a quote is opened there and not closed up to the last line, {after}"
+            within = f"a quoted cell of this row goes on behind its closing quote, in line {after}: one quote is too many"
+            why = never if "unexpected end" in why else within if "expected after" in why else why
+            raise WorkloadError(f"{path}:{begin}: not CSV: {why}")
         line = after
         if not all(rows):
             lines = [number for number, row in zip(lines, rows, strict=True) if row]

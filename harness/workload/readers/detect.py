@@ -25,7 +25,7 @@ from harness.workload.readers import (
     vidur,
     vtc,
 )
-from harness.workload.readers.format import Format
+from harness.workload.readers.format import Format, Unreadable
 from harness.workload.readers.names import unit_of, words
 from harness.workload.readers.plain import SHOWN, plain
 from harness.workload.readers.source import Source
@@ -107,6 +107,11 @@ def _nearest(source: Source) -> str:
         return " and so with a comment; the first line must be the column names"
     if source.kind == "csv" and len(header) == 1 and len(words(header[0])) > 1 and " " in header[0]:
         return "; if its columns are separated by spaces: they must be by commas, semicolons, tabs or |"
+    if isinstance(source.first_value, Unreadable):
+        return f"; {source.first_value.why}"
+    for key, value in source.first_value.items() if isinstance(source.first_value, dict) else ():
+        if isinstance(value, list) and value and isinstance(value[0], dict) and source.kind == "json":
+            return f"; its {key!r} holds a list of objects: `jq -c '.{key}[]' FILE` puts each on a line of its own"
     nearest = max((layout for layout in KNOWN if not layout.instead), key=likeness)
     if likeness(nearest) < _ALIKE:
         return ""

@@ -20,7 +20,7 @@ class ParquetSource:
         WorkloadError: the file is damaged or has no rows.
     """
 
-    kind, place, first_line = "parquet", "row", 1
+    kind, place, first_line, first_value = "parquet", "row", 1, None
 
     def __init__(self, path: str, raw: BinaryIO) -> None:
         import pyarrow

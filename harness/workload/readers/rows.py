@@ -136,8 +136,12 @@ def check_chunk(layout: Format, time: str | None, unit: Callable[[float], int], 
 
 def _checked(item: Field, values: list[Any], column: str, faults: Faults) -> Any:
     if item.kind == "text":
-        names = ("" if value is ABSENT or value is None else str(value) for value in values)
-        return [intern(name) for name in names]  # many rows, few names
+        texts = ("" if value is ABSENT or value is None else str(value) for value in values)
+        names = [intern(text) for text in texts]  # many rows, few names
+        damaged = {name for name in set(names) if "\ufffd" in name}
+        if damaged:  # two of them may have been different
+            faults.add(np.array([name in damaged for name in names]), column, "has a byte that is no UTF-8")
+        return names
     if item.kind == "limit":
         return check_limits(values, column, faults)
     if item.kind == "flag":

@@ -41,6 +41,7 @@ class Source(Protocol):
         header: column names, or the keys of the first objects (none when they are no objects).
         first_line: number of the first line that is not blank, from 1.
         first_text: its beginning.
+        first_value: the first JSON value, None elsewhere.
         place: what rows are numbered as in messages, "" = lines.
     """
 
@@ -49,6 +50,7 @@ class Source(Protocol):
     header: list[str]
     first_line: int
     first_text: str
+    first_value: Any
     place: str
 
     def chunks(self, names: Collection[str]) -> Iterator[Chunk]:
@@ -59,6 +61,7 @@ class TextSource:
     """A `Source` of text."""
 
     place = ""
+    first_value: Any = None
 
     def __init__(self, path: str, stream: TextIO) -> None:
         self.path, self._stream, self.first_line = path, stream, 1
@@ -84,7 +87,8 @@ class TextSource:
         first = list(islice(self.objects, 1))
         if not first:
             raise WorkloadError(f"{path}: the file as a whole has no rows")
-        if isinstance(first[0][1], dict):
+        self.first_value = first[0][1]
+        if isinstance(self.first_value, dict):
             first += islice(self.objects, _PEEK - 1)
         self.header = list(dict.fromkeys(key for _, value in first if isinstance(value, dict) for key in value))
         self.objects = chain(first, self.objects)

@@ -155,6 +155,8 @@ class _Reader:
         checked = check_chunk(layout, time, self.time.per if self.time else lambda largest: 1, chunk)
         if self.time is not None:
             self.time.dates |= checked.dates
+            if self.time.dates and self.time.unit is not None:
+                raise WorkloadError(f"{self.trace.path}: the file as a whole has both numbers and dates in {time}")
         self._add(checked, time)
 
     def _note_columns(self, chunk: Chunk, time: str | None) -> None:
