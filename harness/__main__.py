@@ -1,6 +1,7 @@
 """`python -m harness` runs a job, or the sweep of an experiment.
 
-`python -m harness inspect FILE [workload.KEY=VALUE ...]` describes a trace; `python -m harness compile` compiles the simulation (optional).
+`python -m harness inspect FILE [workload.KEY=VALUE ...]` describes a trace; `python -m harness compile` compiles the
+simulation (optional).
 """
 
 from __future__ import annotations
@@ -66,9 +67,8 @@ def main() -> None:
                 raise HarnessError("usage: python -m harness compile")
             print(f"written to {compiled.build()}")
         else:
-            from harness.mistakes import explained
-
             from harness.arguments import quoted
+            from harness.mistakes import explained
 
             sys.argv[1:] = quoted(sys.argv[1:])
             # Flags first: argparse takes the overrides in one piece only.

@@ -57,9 +57,10 @@ def fit_rows(rows: Rows, cap: str, max_model_len: int, how: str, where: Callable
         return Fitted(rows)
     if how == "error":
         first = int(np.argmax(long))
+        lengths = f"prompt {rows.prompt_len[first]} + output {rows.output_len[first]}"
         raise WorkloadError(
-            f"{where(int(rows.lines[first]))}: prompt {rows.prompt_len[first]} + output {rows.output_len[first]} tokens exceed "
-            f"max_model_len={max_model_len}; workload.fit=drop, clip or scale deals with such rows"
+            f"{where(int(rows.lines[first]))}: {lengths} tokens exceed max_model_len={max_model_len}; "
+            "workload.fit=drop, clip or scale deals with such rows"
         )
     if how == "drop":
         return Fitted(rows.take(~long), dropped=int(long.sum()))

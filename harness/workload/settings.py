@@ -178,12 +178,12 @@ def _columns(value: Any) -> dict[str, str]:
         return {}
     if not isinstance(value, Mapping):
         raise WorkloadError(f"workload.columns={value}: write {{field: column}}, as in {{prompt_len: mine}}")
-    named = {str(field): str(column) for field, column in value.items() if column is not None}
-    for field in named:
-        if field not in NAMEABLE:
-            near = get_close_matches(field, NAMEABLE, 1)
+    named = {str(name): str(column) for name, column in value.items() if column is not None}
+    for name in named:
+        if name not in NAMEABLE:
+            near = get_close_matches(name, NAMEABLE, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise WorkloadError(f"workload.columns.{field}: no such field{hint}; the fields are {', '.join(NAMEABLE)}")
+            raise WorkloadError(f"workload.columns.{name}: no such field{hint}; the fields are {', '.join(NAMEABLE)}")
     arrivals = [name for name in named if name.startswith("arrival")]
     if len(arrivals) > 1:
         raise WorkloadError(f"workload.columns: {' and '.join(arrivals)} name the arrival twice")

@@ -56,10 +56,23 @@ number = st.one_of(odd, st.fixed_dictionaries({"value": odd}))
 metrics = {"input_sequence_length": number, "output_sequence_length": number, "output_token_count": number}
 about = {"request_start_ns": odd, "benchmark_phase": st.sampled_from(["warmup", "profiling"]), "was_cancelled": odd}
 request = {"request_start_time": odd, "prompt_tokens": odd, "output_tokens": odd, "info": odd}
-benchmark = {"requests": st.one_of(odd, st.fixed_dictionaries({}, optional={
-    "successful": st.lists(st.fixed_dictionaries({}, optional=request), max_size=3), "errored": st.lists(odd)}))}
-nested = st.one_of(*(st.fixed_dictionaries({}, optional=keys) for keys in (metrics, about)),
-                   st.lists(st.fixed_dictionaries({}, optional=benchmark), max_size=2), st.lists(odd, max_size=3))
+benchmark = {
+    "requests": st.one_of(
+        odd,
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "successful": st.lists(st.fixed_dictionaries({}, optional=request), max_size=3),
+                "errored": st.lists(odd),
+            },
+        ),
+    )
+}
+nested = st.one_of(
+    *(st.fixed_dictionaries({}, optional=keys) for keys in (metrics, about)),
+    st.lists(st.fixed_dictionaries({}, optional=benchmark), max_size=2),
+    st.lists(odd, max_size=3),
+)
 NESTED = {"conversations", "conversation", "messages", "input", "metadata", "metrics", "benchmarks", "input_lens",
           "output_lens", "start_times", "errors", "timing_events", "prompt", "output"}  # fmt: skip
 LAYOUTS = [layout for layout in KNOWN if not layout.instead]

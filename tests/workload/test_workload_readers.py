@@ -106,13 +106,18 @@ SAMPLES: list[tuple[str, str, list[tuple[float, int, int]]]] = [
         '{"ContextTokens": 304, "GeneratedTokens": 8, "StartTimeOffset": 500, "RequestID": "x", "TotalTokens": 312}\n',
         [(0, 304, 8)],
     ),
-    ("SplitwiseSim", "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size\n"
-     "0,2,0,10.5,1,2048,64\n1,2,0,11.25,1,512,16\n", [(0, 2048, 64), (0.75, 512, 16)]),
+    (
+        "SplitwiseSim",
+        "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size\n"
+        "0,2,0,10.5,1,2048,64\n1,2,0,11.25,1,512,16\n",
+        [(0, 2048, 64), (0.75, 512, 16)],
+    ),
     ("plain columns", "arrival_time,input_len,output_len\n0.0,100,20\n0.7,120,20\n", [(0, 100, 20), (0.7, 120, 20)]),
     (
         "vllm bench serve",
-        '{"backend": "vllm", "completed": 2, "total_output_tokens": 20, "input_lens": [10, 20], "output_lens": [8, 12], '
-        '"start_times": [100.0, 100.5], "generated_texts": ["a", "b"], "errors": ["", ""], "itls": [[0.1], [0.2]]}\n',
+        '{"backend": "vllm", "completed": 2, "total_output_tokens": 20, "input_lens": [10, 20], '
+        '"output_lens": [8, 12], "start_times": [100.0, 100.5], "generated_texts": ["a", "b"], "errors": ["", ""], '
+        '"itls": [[0.1], [0.2]]}\n',
         [(0, 10, 8), (0.5, 20, 12)],
     ),
     (
@@ -160,8 +165,9 @@ SAMPLES: list[tuple[str, str, list[tuple[float, int, int]]]] = [
     (
         "messages",
         '{"messages": [{"role": "system", "content": "be nice"}, {"role": "user", "content": [{"type": "text", "text": '
-        '"Hi there"}]}, {"role": "assistant", "content": "Hello! How can I help?"}, {"role": "user", "content": "Bye"}]}\n'
-        '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}], "output_length": 9}\n',
+        '"Hi there"}]}, {"role": "assistant", "content": "Hello! How can I help?"}, {"role": "user", "content": '
+        '"Bye"}]}\n{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}], '
+        '"output_length": 9}\n',
         [(0, 4, 6), (0, 1, 9)],
     ),
     (
@@ -178,8 +184,8 @@ SAMPLES: list[tuple[str, str, list[tuple[float, int, int]]]] = [
     ),
     (
         "LMCache agent calls",
-        '{"session_id": "a", "model": "m", "input": [{"role": "user", "content": "Fix"}, {"role": "assistant", "content": '
-        'null, "tool_calls": [{"id": 1}]}], "output_length": 17, "pre_gap": 1.5}\n',
+        '{"session_id": "a", "model": "m", "input": [{"role": "user", "content": "Fix"}, {"role": "assistant", '
+        '"content": null, "tool_calls": [{"id": 1}]}], "output_length": 17, "pre_gap": 1.5}\n',
         [(0, 4, 17)],
     ),
     (

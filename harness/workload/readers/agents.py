@@ -64,7 +64,13 @@ def _begin(events: Any) -> Any:
 
 FORMATS = (
     *(
-        text_format("LMCache agent calls", ("session_id", "input", answer), _calls, ("output", "output_length"), session="session_id")
+        text_format(
+            "LMCache agent calls",
+            ("session_id", "input", answer),
+            _calls,
+            ("output", "output_length"),
+            session="session_id",
+        )
         for answer in ("output", "output_length")
     ),
     Format(

@@ -100,20 +100,22 @@ def _aiperf(values: Values, choice: Choice) -> Iterator[tuple[int, Any]]:
             said, thought = (metric.pop(name) for name in _METRICS[2:])
             if metric["output_sequence_length"] is ABSENT and isinstance(said, int):
                 metric["output_sequence_length"] = said + (thought if isinstance(thought, int) else 0)
-            start = _first(row, ("metadata.request_start_ns", "metadata.timestamp_ns", "metrics.min_request_timestamp.value"))
+            start = _first(row, _AIPERF_START)
             session = _first(row, ("metadata.conversation_id", "metadata.x_correlation_id"))
             yield line, metric | {"request_start_ns": start, "conversation_id": session}
 
 
+_AIPERF_START = ("metadata.request_start_ns", "metadata.timestamp_ns", "metrics.min_request_timestamp.value")
 _METRICS = ("input_sequence_length", "output_sequence_length", "output_token_count", "reasoning_token_count")
 _SUMS = "the sums of a benchmark without its requests"
+_AIPERF_SUMS, _AIPERF_RECORDS = "a summary of AIPerf", "its requests are in profile_export.jsonl beside it"
 _AGAIN = "repeat it with --save-detailed (vllm bench serve) or --output-details (SGLang)"
 _SERVING = {
     "columns": {"prompt_len": "input_lens", "output_len": "output_lens"},
     "times": (("start_times", SECOND),),
     "unfold": _serving,
     "place": "request",
-    "without_times": "of older results; workload.arrival=poisson with the run's request_rate as workload.rate is like it",
+    "without_times": "of older results; workload.arrival=poisson with the run's request_rate as workload.rate is alike",
 }  # fmt: skip
 
 FORMATS = (
@@ -139,11 +141,24 @@ FORMATS = (
         unfold=_guidellm,
         place="request",
     ),
-    Format(name=_SUMS, required=("completed", "total_output_tokens"), instead=_AGAIN),
-    Format(name=_SUMS, required=("elapsed_time", "num_requests", "total_num_tokens"), instead="`vllm bench throughput` keeps no more; use `vllm bench serve --save-result --save-detailed`"),
-    Format(name="AIPerf's summary", required=("request_latency", "request_throughput"), instead="its requests are in profile_export.jsonl beside it"),
-    Format(name="AIPerf's summary", required=("Metric", "avg", "p99"), instead="its requests are in profile_export.jsonl beside it"),
-    Format(name="a raw profile of GenAI-Perf", required=("experiments",), instead="it has no lengths in tokens; AIPerf's profile_export.jsonl has"),
-    Format(name="requests of OpenAI's batch API", required=("custom_id", "body"), instead="they have no answers, so no lengths of them are known"),
-    Format(name="the summary of a run of ours", required=("system", "status", "workload_notes"), instead="what was replayed is in workload.jsonl beside it"),
+    *(
+        Format(name=name, required=required, instead=instead)
+        for name, required, instead in (
+            (_SUMS, ("completed", "total_output_tokens"), _AGAIN),
+            (
+                _SUMS,
+                ("elapsed_time", "num_requests", "total_num_tokens"),
+                "use `vllm bench serve` with --save-detailed",
+            ),
+            (_AIPERF_SUMS, ("request_latency", "request_throughput"), _AIPERF_RECORDS),
+            (_AIPERF_SUMS, ("Metric", "avg", "p99"), _AIPERF_RECORDS),
+            ("a raw profile of GenAI-Perf", ("experiments",), "it has no lengths in tokens; AIPerf's records have"),
+            ("requests of OpenAI's batch API", ("custom_id", "body"), "no answers, so no output lengths, are in them"),
+            (
+                "the summary of a run of ours",
+                ("system", "workload_notes"),
+                "its requests are in workload.jsonl beside it",
+            ),
+        )
+    ),
 )

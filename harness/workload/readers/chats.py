@@ -54,20 +54,29 @@ def _messages(columns: Columns, choice: Choice) -> Columns:
 
 def _pair(prompts: tuple[str, ...], needed: str, answer: str) -> Any:
     def derive(columns: Columns, choice: Choice) -> Columns:
+        rows = zip(columns[needed], *(columns[name] for name in prompts), strict=True)
         asked = [
-            text_of([part for part in parts if part is not ABSENT and part is not None]) if needed is not ABSENT else ABSENT
-            for needed, parts in zip(columns[needed], zip(*(columns[name] for name in prompts), strict=True), strict=True)
+            ABSENT if asks is ABSENT else text_of([part for part in parts if not _is_nothing(part)])
+            for asks, *parts in rows
         ]
-        answers = [text_of(value) for value in columns[answer]]
-        return lengths(asked, answers)
+        return lengths(asked, [text_of(value) for value in columns[answer]])
 
     return derive
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is ABSENT or value is None
 
 
 FORMATS = (
     text_format("ShareGPT", ("conversations",), _conversations("conversations"), note=_FIRST),
     text_format("LMSYS-Chat", ("conversation",), _conversations("conversation"), note=_FIRST),
-    text_format("Chatbot Arena", ("conversation_a", "conversation_b"), _conversations("conversation_a"), note=f"{_FIRST}, of model a"),
+    text_format(
+        "Chatbot Arena",
+        ("conversation_a", "conversation_b"),
+        _conversations("conversation_a"),
+        note=f"{_FIRST}, of model a",
+    ),
     text_format("messages", ("messages",), _messages, ("output_length",), session="session_id", note=_FIRST),
     *(
         text_format("prompts and answers", (needed, answer), _pair(prompts, needed, answer), prompts)

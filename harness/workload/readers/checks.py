@@ -131,9 +131,7 @@ class Times:
     dates: bool
 
 
-def check_times(
-    values: list[Any], column: str, unit: Callable[[float], int], untimed: bool, faults: Faults
-) -> Times:
+def check_times(values: list[Any], column: str, unit: Callable[[float], int], untimed: bool, faults: Faults) -> Times:
     """Arrival times: numbers or dates. Placeholders are not marked: the rest of the file says whether they are faults.
 
     Args:
@@ -177,7 +175,7 @@ def check_times(
     ns = seconds.astype(np.int64) * per + np.rint((found - seconds) * per).astype(np.int64)
     if dates is not None:
         ns = np.where(dates.good, dates.ns, ns)
-    return Times(ns, placeholder, dates is not None and bool(dates.good.any()))
+    return Times(ns, placeholder, dates is not None and bool((dates.good & (faults.code == 0)).any()))
 
 
 class _Dates:

@@ -118,8 +118,8 @@ class TimeColumn:
             likely = {SECOND: MILLISECOND, MILLISECOND: MICROSECOND, MICROSECOND: NANOSECOND}[self.unit]
         if likely is not None:
             said.append(
-                f"{self.column} was read in {unit_name(self.unit)}, which makes {rate:,.4g} requests a second: that looks "
-                f"like {unit_name(likely)}; workload.time_unit={_SHORT[likely]} reads them so "
+                f"{self.column} was read in {unit_name(self.unit)}, which makes {rate:,.4g} requests a second: "
+                f"that looks like {unit_name(likely)}; workload.time_unit={_SHORT[likely]} reads them so "
                 f"(time_unit={_SHORT[self.unit]} says that it is right)"
             )
         return said

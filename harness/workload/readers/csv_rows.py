@@ -61,7 +61,7 @@ def csv_chunks(
         if failed:
             begin = (lines[-1] if lines else line) + 1
             never = f"a quote is opened there and not closed up to the last line, {after}"
-            within = f"a quoted cell of this row goes on behind its closing quote, in line {after}: one quote is too many"
+            within = f"a quoted cell of this row goes on behind its closing quote, in line {after}: one too many"
             why = never if "unexpected end" in why else within if "expected after" in why else why
             raise WorkloadError(f"{path}:{begin}: not CSV: {why}")
         line = after

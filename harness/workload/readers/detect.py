@@ -55,7 +55,9 @@ def detect(source: Source, named: Mapping[str, str]) -> Format:
                 f"{_meant(column, source.header)}; it has {', '.join(source.header)}"
             )
     fits = [layout for layout in KNOWN if set(layout.required) <= set(source.header)]
-    layout = max(fits, key=lambda layout: len(layout.required)) if fits else plain(source.path, source.header, named)
+    layout = (
+        max(fits, key=lambda layout: len(layout.required)) if fits else plain(source.path, source.header, list(named))
+    )
     if layout is None:
         raise WorkloadError(f"{source.path}:{source.first_line}: not a trace: it begins with {source.first_text!r}"
                             f"{_nearest(source)}{_known()}")  # fmt: skip
@@ -81,8 +83,8 @@ def _meant(name: str, header: list[str]) -> str:
 def _known() -> str:
     lines = "".join(f"\n  {layout.name}: {', '.join(layout.required)}" for layout in KNOWN if not layout.instead)
     return (
-        f". Known kinds and the names they must have:{lines}\n  plain columns: {SHOWN}\nColumns of other names are read "
-        "with workload.columns={prompt_len: NAME, output_len: NAME, arrival_s: NAME}; other fields are "
+        f". Known kinds and the names they must have:{lines}\n  plain columns: {SHOWN}\nColumns of other names are "
+        "read with workload.columns={prompt_len: NAME, output_len: NAME, arrival_s: NAME}; other fields are "
         f"{', '.join(field.name for field in OPTIONAL)}"
     )
 

@@ -35,7 +35,9 @@ class ParquetSource:
         self.first_text = ", ".join(self.header)[:80]
         twice = [name for name in self.header if self.header.count(name) > 1]
         if twice:
-            raise WorkloadError(f"{path}: the file as a whole has two columns {twice[0]!r}; rename or remove one of them")
+            raise WorkloadError(
+                f"{path}: the file as a whole has two columns {twice[0]!r}; rename or remove one of them"
+            )
         if not self._file.metadata.num_rows:
             raise WorkloadError(f"{path}: the file as a whole has no rows")
 

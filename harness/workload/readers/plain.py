@@ -40,9 +40,8 @@ def plain(path: str, header: Sequence[str], named: Sequence[str]) -> Format | No
     def having(pattern: re.Pattern[str], field: str) -> str | None:
         found = [name for name, text in spelt.items() if pattern.fullmatch(text)]
         if len(found) > 1 and not any(name.startswith(field) for name in named):
-            raise WorkloadError(
-                f"{path}: {' and '.join(found)} could each be {field}: workload.columns={{{field}: {found[0]}}} says which"
-            )
+            key = f"workload.columns={{{field}: {found[0]}}}"
+            raise WorkloadError(f"{path}: {' and '.join(found)} could each be {field}: {key} says which")
         return found[0] if found else None
 
     prompt, output = having(_PROMPT, "prompt_len"), having(_OUTPUT, "output_len")

@@ -63,12 +63,12 @@ class Rows:
     def take(self, which: npt.NDArray[Any]) -> Rows:
         """The rows at these indices (or where this mask is true), in the order given."""
         index = np.flatnonzero(which) if which.dtype == np.bool_ else which
-        core = [None if (column := getattr(self, name)) is None else column[index] for name in _CORE]
+        core: dict[str, Any] = {name: column[index] for name in _CORE if (column := getattr(self, name)) is not None}
         more = {
             name: column[index] if isinstance(column, np.ndarray) else [column[place] for place in index.tolist()]
             for name, column in self.more.items()
         }
-        return Rows(*core, more)
+        return Rows(**core, more=more)
 
 
 _CORE = ("lines", "prompt_len", "output_len", "arrival_ns", "untimed")
@@ -76,17 +76,18 @@ _CORE = ("lines", "prompt_len", "output_len", "arrival_ns", "untimed")
 
 def join(parts: Sequence[Rows]) -> Rows:
     """All rows of all parts, which have or lack arrivals alike; a column that some part lacks is blank there."""
-    core: list[Any] = []
+    core: dict[str, Any] = {}
     for name in _CORE:
         columns = [getattr(part, name) for part in parts]
-        core.append(None if columns[0] is None else np.concatenate(columns))
+        if columns[0] is not None:
+            core[name] = np.concatenate(columns)
     more: dict[str, Any] = {}
     for item in OPTIONAL:
         if any(item.name in part.more for part in parts):
             columns = [part.column(item.name) for part in parts]
             listed = isinstance(columns[0], list)
             more[item.name] = [value for column in columns for value in column] if listed else np.concatenate(columns)
-    return Rows(*core, more)
+    return Rows(**core, more=more)
 
 
 @dataclass(slots=True)

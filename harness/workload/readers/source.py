@@ -136,7 +136,11 @@ def open_source(path: str | Path) -> Iterator[Source]:
     except UnicodeError as error:
         raise WorkloadError(f"{name}: the file as a whole is no text: {error}") from None
     except OSError as error:
-        why = f"is damaged {packing}: {error}" if packing and not error.strerror else f"cannot be read: {error.strerror or error}"
+        why = (
+            f"is damaged {packing}: {error}"
+            if packing and not error.strerror
+            else f"cannot be read: {error.strerror or error}"
+        )
         raise WorkloadError(f"{name}: the file as a whole {why}") from None
 
 

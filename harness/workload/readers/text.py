@@ -38,7 +38,7 @@ def content_ids(text: str) -> list[int]:
 
 
 def text_of(value: Any) -> Any:
-    """The text of a message, of its content, of parts of a content, or of several of these; ABSENT where it has none."""
+    """The text of a message, of its content, of its parts, or of several of these; ABSENT where there is none."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -73,7 +73,8 @@ def text_format(name: str, required: tuple[str, ...], derive: Callable[[Columns,
     return Format(
         name=name,
         required=required,
-        columns={"prompt_len": PROMPT, "output_len": ANSWER, "hash_ids": IDS} | ({"session": session} if session else {}),
+        columns={"prompt_len": PROMPT, "output_len": ANSWER, "hash_ids": IDS}
+        | ({"session": session} if session else {}),
         times=TIMES,
         passed_over=("timestamps", "pre_gap", "delay", "current_date"),
         default_block=BLOCK,

@@ -83,7 +83,7 @@ class Reading:
     skip_s: float | None = None
 
 
-def read_trace(path: str | Path, how: Reading = Reading()) -> Trace:  # noqa: B008
+def read_trace(path: str | Path, how: Reading = Reading()) -> Trace:
     """Reads and checks a trace, packed or plain, a chunk at a time.
 
     Raises:
@@ -147,7 +147,7 @@ class _Reader:
         if layout.derive is not None:
             choice = Choice(self.trace.path, how.seed, how.sample, self.trace.rows_read)
             inputs = layout.inputs(list(chunk.columns)) if layout.inputs else []
-            chunk.columns |= layout.derive({name: nothing for name in inputs} | chunk.columns, choice)
+            chunk.columns |= layout.derive(dict.fromkeys(inputs, nothing) | chunk.columns, choice)
         for name in (layout.prompt, layout.output):
             chunk.columns.setdefault(name, nothing)
         time = None if self.time is None else self.time.settle(chunk)
@@ -200,8 +200,8 @@ class _Reader:
 
     def _refuse_placeholders(self) -> None:
         """A time has turned up: rows of earlier chunks, taken on trust, were faulty."""
-        for part in self.parts if self.how.invalid == "error" and self.time is not None else ():
-            if part.untimed is not None and part.untimed.any():
+        for part in self.parts if self.how.invalid == "error" else ():
+            if self.time is not None and part.untimed is not None and part.untimed.any():
                 where = self.trace.where(part.lines[int(np.argmax(part.untimed))])
                 raise WorkloadError(f"{where}: {self.time.column} is not a time; {_SWITCH}")
 
@@ -269,7 +269,7 @@ def _sort(trace: Trace) -> None:
 
 
 def _skip(trace: Trace, seconds: float, limit: int | None) -> None:
-    """Leaves out the rows before so many seconds, which are the new time 0, and all but the first `limit` of the file."""
+    """Leaves out the rows before so many seconds, the new time 0, and all but the first `limit` rows of the file."""
     rows = trace.rows
     if rows.arrival_ns is None:
         raise WorkloadError(f"workload.skip_s={seconds:g}: {trace.path} has no arrival times to skip by")
