@@ -87,7 +87,7 @@ def build_workload(config: Mapping[str, Any], max_model_len: int, seed: int) -> 
     notes["notices"] += _unused(settings, notes["arrival"])
     if settings.shared_prefix:
         _put_before(rows, settings.shared_prefix)
-    _ask_of_all(rows, settings)
+    notes["notices"] += _ask_of_all(rows, settings)
     requests = make_requests(rows, arrival, _declared(settings.max_tokens, rows, max_model_len))
     concurrency = settings.concurrency if settings.arrival == "closed_loop" else None
     return Workload(requests, concurrency, notes, _banner(notes))
@@ -124,9 +124,12 @@ def _put_before(rows: Rows, prefix: int) -> None:
     rows.more["hash_ids"], rows.more["hash_block"] = ids, np.full(len(rows), prefix, dtype=np.int64)
 
 
-def _ask_of_all(rows: Rows, settings: Settings) -> None:
-    """What keys of the workload ask for, of every request that does not ask for something else."""
+def _ask_of_all(rows: Rows, settings: Settings) -> list[str]:
+    """What keys of the workload ask for: answers of every request, limits of those that have no own. Gives notices."""
+    said = []
     if settings.n > 1:
+        if (rows.column("n") != settings.n).any() and (rows.column("n") > 1).any():
+            said.append(f"workload.n={settings.n} counts, not the n of the trace's own rows")
         rows.more["n"] = np.full(len(rows), settings.n)
         rows.more["use_beam_search"] = np.full(len(rows), settings.use_beam_search)
     for name in LIMITS:
@@ -134,6 +137,7 @@ def _ask_of_all(rows: Rows, settings: Settings) -> None:
         if limit is not None:
             own = rows.column(name)
             rows.more[name] = np.where(np.isnan(own), limit, own)
+    return said
 
 
 def _declared(spec: str, rows: Rows, max_model_len: int) -> Integers:
@@ -176,6 +180,8 @@ def _unused(settings: Settings, process: str) -> list[str]:
         said.append(f"workload.rate={settings.rate:g} has no effect with arrival={process}")
     if settings.concurrency is not None and process != "closed_loop":
         said.append(f"workload.concurrency={settings.concurrency} has no effect with arrival={process}")
+    idle = [name for name in ("columns", "time_unit", "skip_s") if settings.path is None and getattr(settings, name)]
+    said += [f"workload.{name}={getattr(settings, name)} has no effect without workload.path" for name in idle]
     return said
 
 

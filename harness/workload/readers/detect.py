@@ -81,7 +81,11 @@ def _meant(name: str, header: list[str]) -> str:
 
 
 def _known() -> str:
-    lines = "".join(f"\n  {layout.name}: {', '.join(layout.required)}" for layout in KNOWN if not layout.instead)
+    names: dict[str, list[str]] = {}
+    for layout in KNOWN:
+        if not layout.instead:
+            names.setdefault(layout.name, []).append(", ".join(layout.required))
+    lines = "".join(f"\n  {name}: {'; or '.join(required)}" for name, required in names.items())
     return (
         f". Known kinds and the names they must have:{lines}\n  plain columns: {SHOWN}\nColumns of other names are "
         "read with workload.columns={prompt_len: NAME, output_len: NAME, arrival_s: NAME}; other fields are "

@@ -28,7 +28,9 @@ _NO_TIME = re.compile(  # how long something took or may take: no time of day, w
 _NO_TIME_TEXT = re.compile(r"time_(to|per|between|in|of)_|_rate$|(^|_)(price|cost)")
 _COUNTS = re.compile(
     r"id|ids|idx|index|tokens?|toks?|len|lens|length|lengths|size|sizes|count|num|number|n|turns?|rounds?|priority|seed|"
-    r"rank|score|ratio|weight|level|batch|class|type|label|version|line|row|key|hash|cost|price|temperature|top|rate"
+    r"rank|score|ratio|weight|level|batch|class|type|label|version|line|row|key|hash|cost|price|temperature|top|rate|"
+    r"model|name|users?|clients?|tenant|session|request|req|task|app|application|status|language|category|source|host|"
+    r"port|pid|node|gpu|worker|topic"
 )
 _SAMPLE = 256  # values of a column that are looked at
 
@@ -53,9 +55,13 @@ def unit_name(unit: int) -> str:
 def named_like_a_time(name: str) -> bool:
     """Whether a name says that its column holds points in time (not how long something took)."""
     spelt = words(name)
-    if any(_NO_TIME.fullmatch(word) for word in spelt) or _NO_TIME_TEXT.search("_".join(spelt)):
+    if _tells_no_time(spelt):
         return False
     return any(_TIME.fullmatch(word) for word in spelt) or (len(spelt) > 1 and spelt[-1] in _UNIT_OF)
+
+
+def _tells_no_time(spelt: Sequence[str]) -> bool:
+    return any(_NO_TIME.fullmatch(word) for word in spelt) or bool(_NO_TIME_TEXT.search("_".join(spelt)))
 
 
 def valued_like_a_time(name: str, values: Sequence[Any]) -> bool:
@@ -65,8 +71,10 @@ def valued_like_a_time(name: str, values: Sequence[Any]) -> bool:
     """
     there = [value for value in values[:_SAMPLE] if value is not ABSENT and value is not None and value != ""]
     spelt = words(name)
-    if not there or not spelt or spelt[0] == "unnamed" or any(_COUNTS.fullmatch(word) for word in spelt):
+    if not there or not spelt or spelt[0] == "unnamed" or _tells_no_time(spelt):
         return False  # a column without a name is the index of some table
+    if any(_COUNTS.fullmatch(word) for word in spelt):
+        return False
     if all(isinstance(value, str) and re.match(r"\d{4}-\d\d-\d\d[ T]\d\d:", value) for value in there):
         return True
     try:
