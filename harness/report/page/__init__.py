@@ -139,11 +139,12 @@ def _books(sweep: Sweep) -> str:
             )
     capacity = {int(row["capacity"]) for row in done if row["capacity"] == row["capacity"]}
     slots = f" of {capacity.pop():,} slots" if len(capacity) == 1 else ""
-    return (
-        f"<p>Each slot of the pool{slots} stands in exactly one line, the first that applies; so each column sums to "
-        f'100.</p><div class="scroll"><table class="books"><thead><tr><th>column</th><th>meaning</th>{head}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
+    said = (
+        f"Each slot of the pool{slots} stands in exactly one line, the first that applies; so each column sums to 100."
     )
+    header = f"<thead><tr><th>column</th><th>meaning</th>{head}</tr></thead>"
+    body = f"<tbody>{''.join(lines)}</tbody>"
+    return f'<p>{said}</p><div class="scroll"><table class="books">{header}{body}</table></div>'
 
 
 def _images(figures: Sequence[Path]) -> list[dict[str, str]]:

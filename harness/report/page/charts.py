@@ -178,6 +178,6 @@ def _layout(height: int, x: str = "", **more: Any) -> dict[str, Any]:
     return {
         "height": height, "margin": {"l": 10, "r": 60, "t": 40, "b": 45}, "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)", "font": {"family": "system-ui, sans-serif", "size": 13},
-        "legend": {"orientation": "h", "yanchor": "top", "yref": "container", "y": 1, "x": 0}, "xaxis": {"title": {"text": x}},
-        "hoverlabel": {"namelength": -1}, **more,
+        "legend": {"orientation": "h", "yanchor": "top", "yref": "container", "y": 1, "x": 0},
+        "xaxis": {"title": {"text": x}}, "hoverlabel": {"namelength": -1}, **more,
     }  # fmt: skip

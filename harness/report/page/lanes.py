@@ -82,12 +82,15 @@ def _away(folder: Path, rows: dict[int, int]) -> dict[int, list[tuple[str, float
 
 
 def _held_after(folder: Path, rows: dict[int, int]) -> dict[int, float]:
-    """By row, until when a finished request was seen to hold its slots."""
+    """By row, the first moment at which a finished request, which had held its slots, holds them no longer."""
     if not (folder / FILE).exists():
         return {}
     runs = pd.read_parquet(folder / FILE, columns=["start_s", "request", "kind"])
+    moments = np.unique(runs["start_s"].to_numpy())
     held = runs[runs["kind"] == "finished_held"].groupby("request")["start_s"].max()
-    return {rows[int(number)]: float(until) for number, until in held.items() if int(number) in rows}  # type: ignore[call-overload]
+    after = np.searchsorted(moments, held.to_numpy(), side="right").clip(max=len(moments) - 1)
+    until = zip(held.index.tolist(), moments[after].tolist(), strict=True)
+    return {rows[number]: end for number, end in until if number in rows}
 
 
 def _without(start: float, stop: float, gone: list[tuple[str, float, float]]) -> list[tuple[float, float]]:

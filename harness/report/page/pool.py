@@ -24,9 +24,10 @@ def pool_map(folder: Path, capacity: int, end_s: float) -> dict[str, Any] | None
         end_s: when the run ended.
 
     Returns:
-        `times`: when each of T moments begins (s), and the end; `seen`: kinds that occur; `cells`: C, parts of the pool; `slots`: slots in one;
-        `kinds`, `requests`: ``[T, C]`` uint8 and uint16 (little endian), deflated, base64: index of `KINDS`, and the
-        request's id modulo 65,535 (65,535 = nobody's). A slot that several sequences share is drawn as one's of them.
+        `times`: when each of T moments begins (s), and the end; `seen`: kinds that occur; `cells`: C, parts of the
+        pool; `slots`: slots in one; `kinds`, `requests`: ``[T, C]`` uint8 and uint16 (little endian), deflated, base64:
+        index of `KINDS`, and the request's id modulo 65,535 (65,535 = nobody's). A slot that several sequences share is
+        drawn as one's of them.
     """
     if not (folder / FILE).exists():
         return None
