@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from allocators.base import Allocator, Books
+from harness.files import written
 from harness.metrics.recorder import Recorder
 from schedulers.request import Batch, Sequence
 
@@ -84,9 +85,11 @@ class MappedRecorder(Recorder):
         starts = np.repeat([moment.ns / 1e9 for moment in self._moments], [len(rows) for rows in runs])
         kinds = pd.Categorical.from_codes(kind, list(KINDS))
         columns = (starts, request.astype(np.int32), first.astype(np.int32), slots.astype(np.int32), kinds)
-        pd.DataFrame(dict(zip(RUNS, columns, strict=True))).to_parquet(folder / FILE, index=False)
-        pd.DataFrame(self._moves, columns=MOVES).to_csv(folder / "moves.csv", index=False)
-        pd.DataFrame(self._events, columns=EVENTS).to_csv(folder / "events.csv", index=False)
+        with written(folder / FILE, "wb") as file:
+            pd.DataFrame(dict(zip(RUNS, columns, strict=True))).to_parquet(file, index=False)
+        for name, rows, heads in (("moves.csv", self._moves, MOVES), ("events.csv", self._events, EVENTS)):
+            with written(folder / name) as file:
+                pd.DataFrame(rows, columns=heads).to_csv(file, index=False)
 
     def _take(self, now: int, books: Books) -> None:
         allocator, block = self.allocator, self.allocator.block_size

@@ -37,8 +37,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 
 @pytest.fixture(scope="module")
 def page(sweep: Sweep) -> str:
-    path = write_page(sweep, question="Is <b>it</b> so?", answer="It is.", findings=["one"], notes=["two"],
-                      command="python -m harness")  # fmt: skip
+    path = write_page(sweep, findings=["Is <b>it</b> so?"], notes=["two"])
     return path.read_text(encoding="utf-8")
 
 

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.files import write_text
 from harness.metrics.memory_map import KINDS
 from harness.report.comparison import records
 from harness.report.style import COLUMNS
@@ -31,16 +32,13 @@ MAP_NOTE = (
 )
 
 
-def write_page(sweep: Sweep, *, question: str, answer: str, findings: Sequence[str], notes: Sequence[str],
-               figures: Sequence[Path] = (), command: str = "", pairs: pd.DataFrame | None = None,
-               why: Sequence[str] = ()) -> Path:  # fmt: skip
+def write_page(sweep: Sweep, *, findings: Sequence[str], notes: Sequence[str], figures: Sequence[Path] = (),
+               pairs: pd.DataFrame | None = None, why: Sequence[str] = ()) -> Path:  # fmt: skip
     """Write `report.html` into the sweep's folder.
 
     Args:
-        question, answer: a sentence each.
         findings, notes: what was found, and what to keep in mind.
         figures: PNGs; those that the page draws itself are left out.
-        command: what makes it again.
         pairs: published numbers beside ours, as `harness.report.figures.table` makes them; `why` explains them.
 
     Returns:
@@ -51,6 +49,7 @@ def write_page(sweep: Sweep, *, question: str, answer: str, findings: Sequence[s
     from plotly.offline import get_plotlyjs
 
     from harness.report.page.charts import charts, color_of
+    from harness.report.page.words import answer_of, command_of, question_of
     from harness.report.table import table_cells
 
     drawn = list(charts(sweep))
@@ -70,18 +69,18 @@ def write_page(sweep: Sweep, *, question: str, answer: str, findings: Sequence[s
                 *([("lanes", "The batch")] if lanes else []), ("again", "Make it again")]  # fmt: skip
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     text = environment.get_template("page.html.j2").render(
-        version=_version(), title=f"kvlab: {question}", question=question, answer=answer, what_ran=sweep.what_ran,
+        version=_version(), question=question_of(sweep), answer=answer_of(sweep), what_ran=sweep.what_ran,
         sections=sections, headers=[header.replace("-\n", "").replace("\n", " ") for header in headers],
         rows=[_row(cells, color.get(str(group["system"]), "#888888"))
               for cells, group in zip(rows, records(sweep.groups), strict=False)],
         findings=findings, notes=notes, maps=maps, lanes=lanes, map_note=MAP_NOTE,
         charts=[{"name": c.name, "title": c.title, "text": c.text, "height": c.figure.layout.height} for c in drawn],
-        books=Markup(_books(sweep)), figures=_images(figures), beside=_beside(pairs, why), command=command,
+        books=Markup(_books(sweep)), figures=_images(figures), beside=_beside(pairs, why), command=command_of(sweep.folder),
         details=_details(sweep), css=Markup((HERE / "page.css").read_text()), data=Markup(_json(data)),
         plotly=Markup(get_plotlyjs()), script=Markup((HERE / "page.js").read_text()),
     )  # fmt: skip
     path = sweep.folder / "report.html"
-    path.write_text(text, encoding="utf-8")
+    write_text(path, text)
     return path
 
 
