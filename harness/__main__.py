@@ -25,8 +25,8 @@ def main() -> None:
     try:
         if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
             usage, command = COMMANDS[sys.argv[1]]
-            given = len(sys.argv) - 2
-            if not usage.count(" ") + bool(usage) - usage.count("[") <= given <= usage.count(" ") + bool(usage):
+            words = usage.split()
+            if not sum(word[0] != "[" for word in words) <= len(sys.argv) - 2 <= len(words):
                 raise HarnessError(f"usage: python -m harness {sys.argv[1]} {usage}".rstrip())
             command(*sys.argv[2:])
         else:

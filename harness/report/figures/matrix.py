@@ -73,7 +73,9 @@ def _panel(ax: Axes, cells: pd.DataFrame, title: str, form: str) -> None:
     for (row, column), value in np.ndenumerate(values):
         if np.isfinite(value):
             dark = value > 0.75 * top
-            ax.text(column, row, form.format(value), ha="center", va="center", size=9, color="white" if dark else "#222222")
+            ax.text(
+                column, row, form.format(value), ha="center", va="center", size=9, color="white" if dark else "#222222"
+            )
     ax.set_xticks(range(len(cells.columns)), list(cells.columns))
     ax.set_title(title)
     ax.tick_params(length=0)

@@ -75,8 +75,9 @@ def write_page(sweep: Sweep, *, findings: Sequence[str], notes: Sequence[str], f
               for cells, group in zip(rows, records(sweep.groups), strict=False)],
         findings=findings, notes=notes, maps=maps, lanes=lanes, map_note=MAP_NOTE,
         charts=[{"name": c.name, "title": c.title, "text": c.text, "height": c.figure.layout.height} for c in drawn],
-        books=Markup(_books(sweep)), figures=_images(figures), beside=_beside(pairs, why), command=command_of(sweep.folder),
-        details=_details(sweep), css=Markup((HERE / "page.css").read_text()), data=Markup(_json(data)),
+        books=Markup(_books(sweep)), figures=_images(figures), beside=_beside(pairs, why),
+        command=command_of(sweep.folder), details=_details(sweep),
+        css=Markup((HERE / "page.css").read_text()), data=Markup(_json(data)),
         plotly=Markup(get_plotlyjs()), script=Markup((HERE / "page.js").read_text()),
     )  # fmt: skip
     path = sweep.folder / "report.html"
