@@ -56,10 +56,10 @@ def _compile() -> None:
     print(f"written to {compiled.build()}")
 
 
-def _list(*kind: str) -> None:
+def _list(kind: str | None = None) -> None:
     from harness.listing import list_names
 
-    list_names(*kind)
+    list_names(kind)
 
 
 def _report(folder: str) -> None:

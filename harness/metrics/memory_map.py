@@ -83,7 +83,7 @@ class MappedRecorder(Recorder):
         runs = [runs_of(moment, self.allocator.block_size) for moment in self._moments]
         request, first, slots, kind = np.concatenate([np.zeros((0, 4), dtype=np.int64), *runs]).T
         starts = np.repeat([moment.ns / 1e9 for moment in self._moments], [len(rows) for rows in runs])
-        kinds = pd.Categorical.from_codes(kind, list(KINDS))
+        kinds = pd.Categorical.from_codes(kind.tolist(), list(KINDS))
         columns = (starts, request.astype(np.int32), first.astype(np.int32), slots.astype(np.int32), kinds)
         with written(folder / FILE, "wb") as file:
             pd.DataFrame(dict(zip(RUNS, columns, strict=True))).to_parquet(file, index=False)
@@ -148,15 +148,15 @@ def runs_of(moment: Moment, block_size: int) -> np.ndarray:
     )
     begin = np.cumsum(held) - held  # of each holder, when all slots held are counted through
     total = int(held.sum())
-    cuts = [begin, *(begin + end for end in ends)]
+    found = [begin, *(begin + end for end in ends)]
     if block_size:
         entries = -(-held // block_size)
         owner = np.repeat(np.arange(len(held)), entries)
         column = np.arange(len(owner)) - np.repeat(np.cumsum(entries) - entries, entries)
         blocks = moment.tables[owner, column].astype(np.int64)
         at = begin[owner] + column * block_size
-        cuts.append(at[1:][np.diff(blocks) != 1])
-    cuts = np.unique(np.concatenate(cuts)) if len(held) else np.zeros(0, dtype=np.int64)
+        found.append(at[1:][np.diff(blocks) != 1])
+    cuts = np.unique(np.concatenate(found)) if len(held) else np.zeros(0, dtype=np.int64)
     cuts = cuts[cuts < total]
     who = np.searchsorted(begin, cuts, side="right") - 1
     token = cuts - begin[who]

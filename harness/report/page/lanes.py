@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics.memory_map import FILE
+from harness.report.comparison import records
 
 PHASES = {
     "waiting": "arrived, waits for a place",
@@ -40,9 +41,9 @@ def lanes(folder: Path) -> dict[str, Any] | None:
     away = _away(folder, rows)
     held = _held_after(folder, rows)
     spans: list[tuple[int, str, float, float]] = []
-    for row, request in enumerate(table.itertuples()):
-        begun, first, last = request.first_scheduled_s, request.first_token_s, request.last_token_s
-        phases = [("waiting", request.arrival_s, begun), ("prefill", begun, first if first == first else end)]
+    for row, request in enumerate(records(table)):
+        begun, first, last = (request[f"{name}_s"] for name in ("first_scheduled", "first_token", "last_token"))
+        phases = [("waiting", request["arrival_s"], begun), ("prefill", begun, first if first == first else end)]
         if first == first:
             phases.append(("decode", first, last))
         gone = away.get(row, [])
@@ -52,9 +53,9 @@ def lanes(folder: Path) -> dict[str, Any] | None:
         if row in held and held[row] > last:
             spans.append((row, "idle", last, held[row]))
     facts = [
-        f"request {r.id}: {r.prompt_tokens:.0f} + {r.output_tokens:.0f} tokens"
-        + (f", preempted {r.preemptions:.0f} ×" if r.preemptions else "")
-        for r in table.itertuples()
+        f"request {row['id']}: {row['prompt_tokens']:.0f} + {row['output_tokens']:.0f} tokens"
+        + (f", preempted {row['preemptions']:.0f} ×" if row["preemptions"] else "")
+        for row in records(table)
     ]
     kept = [(row, phase, round(start, 6), round(stop, 6)) for row, phase, start, stop in spans if stop > start]
     return {"requests": table["id"].tolist(), "facts": facts, "spans": kept, "of": of}
@@ -67,15 +68,15 @@ def _away(folder: Path, rows: dict[int, int]) -> dict[int, list[tuple[str, float
         return {}
     found: dict[int, list[tuple[str, float, float]]] = {}
     open_: dict[int, tuple[str, float]] = {}
-    for event in pd.read_csv(path).itertuples():
-        row = rows.get(int(event.request))
+    for event in records(pd.read_csv(path)):
+        row = rows.get(event["request"])
         if row is None:
             continue
-        if event.event == "resumed":
+        if event["event"] == "resumed":
             if row in open_:
-                found.setdefault(row, []).append((*open_.pop(row), event.start_s))
+                found.setdefault(row, []).append((*open_.pop(row), event["start_s"]))
         else:
-            open_[row] = event.event, event.start_s
+            open_[row] = event["event"], event["start_s"]
     for row, begun in open_.items():
         found.setdefault(row, []).append((*begun, np.inf))
     return found

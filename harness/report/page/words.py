@@ -10,6 +10,7 @@ import pandas as pd
 from harness.errors import HarnessError
 from harness.listing import EXPERIMENTS, first_sentence
 from harness.plan import read_plan, summary_of
+from harness.report.comparison import records
 from harness.report.sweep import Sweep
 
 ASKED = "What does it cost the server?"
@@ -41,7 +42,7 @@ def answer_of(sweep: Sweep) -> str:
     done = sweep.done
     if done.empty:
         return "No job finished."
-    best = done.loc[done["output_throughput"].idxmax()]
+    best = max(records(done), key=lambda row: row["output_throughput"])
     used, whole = best["saturated_kv_used_pct"], best["kv_used_pct"]
     share = f"{used:.0f} % while requests wait for memory" if pd.notna(used) else f"{whole:.0f} % on average"
     memory = f"with {share} of the KV pool holding tokens in use" if pd.notna(whole) else ""
