@@ -19,13 +19,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness import compiled
 from harness.errors import HarnessError
+from harness.installation import EXPERIMENTS
 from harness.labels import class_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FAILED: list[Path] = []  # folders of jobs that failed in this process
-EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 OmegaConf.register_new_resolver("either", lambda one, other: one or other, replace=True)
 OmegaConf.register_new_resolver("class", class_name, replace=True)
 OmegaConf.register_new_resolver("repository", lambda: str(EXPERIMENTS.parent), replace=True)
