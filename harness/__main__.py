@@ -14,8 +14,9 @@ import hydra
 
 from harness import compiled
 from harness.errors import HarnessError, answer
+from harness.installation import EXPERIMENTS
 from harness.signals import exit_code, listen
-from harness.task import EXPERIMENTS, run
+from harness.task import run
 
 
 def main() -> None:
