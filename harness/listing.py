@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.errors import HarnessError
+from harness.installation import EXPERIMENTS
 from harness.report import _console as report_console
 
-EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 HARDWARE = Path(__file__).parent / "runner" / "latency" / "hardware"
 GROUPS = {
     "experiments": ("experiment=", "a question, with the sweep that answers it"),

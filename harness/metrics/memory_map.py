@@ -83,7 +83,7 @@ class MappedRecorder(Recorder):
         runs = [runs_of(moment, self.allocator.block_size) for moment in self._moments]
         request, first, slots, kind = np.concatenate([np.zeros((0, 4), dtype=np.int64), *runs]).T
         starts = np.repeat([moment.ns / 1e9 for moment in self._moments], [len(rows) for rows in runs])
-        kinds = pd.Categorical.from_codes(kind.tolist(), list(KINDS))
+        kinds = pd.Categorical([KINDS[code] for code in kind.tolist()], list(KINDS))
         columns = (starts, request.astype(np.int32), first.astype(np.int32), slots.astype(np.int32), kinds)
         with written(folder / FILE, "wb") as file:
             pd.DataFrame(dict(zip(RUNS, columns, strict=True))).to_parquet(file, index=False)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 from harness.errors import HarnessError
-from harness.listing import EXPERIMENTS, first_sentence
+from harness.installation import EXPERIMENTS
+from harness.listing import first_sentence
 from harness.plan import read_plan, summary_of
 from harness.report.comparison import records
 from harness.report.sweep import Sweep
