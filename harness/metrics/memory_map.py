@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from allocators.base import Allocator, Books
-from harness.files import written
+from harness.files import write_table
 from harness.metrics.recorder import Recorder
 from schedulers.request import Batch
 
@@ -41,8 +41,7 @@ class MappedRecorder(Recorder):
     def write(self, folder: Path) -> None:
         """Write `memory_map.csv` (a row for each run of slots and step) and `moves.csv` (one for each move)."""
         for name, rows, columns in (("memory_map.csv", self._runs, RUNS), ("moves.csv", self._moves, MOVES)):
-            with written(folder / name) as file:
-                pd.DataFrame(rows, columns=columns).to_csv(file, index=False)
+            write_table(folder / name, pd.DataFrame(rows, columns=columns))
 
 
 def joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
