@@ -80,7 +80,7 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
         print_table(sweep.table, console)
     if times:
         console.print(times.sentence(), style="dim", markup=False, highlight=False)
-    beside = ""
+    beside, pairs, reasons = "", None, list[str]()
     drawers: dict[str, Draw] = {}
     with go_on(f"figure {figure}" if figure else "figures", warnings):
         if figure:
@@ -91,18 +91,24 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
                 _write(folder / "published.csv", pairs, lost)
             for name, text in getattr(module, "files", lambda sweep: {})(sweep).items():
                 _write(folder / name, text, lost)
-            beside = figure_modules.section(pairs, module.why(sweep))
+            reasons = module.why(sweep)
+            beside = figure_modules.section(pairs, reasons)
         else:
             drawers = _figures(sweep, steps, times)
     figures = draw_all(folder / "figures", drawers, warnings)
     with go_on("REPORT.md", warnings):
-        text = markdown.report_text(sweep, square, times, figures, warnings) + beside
-        _write(folder / "REPORT.md", text, lost)
+        _write(folder / "REPORT.md", markdown.report_text(sweep, square, times, figures, warnings) + beside, lost)
+    page = None
+    with go_on("report page", warnings):
+        from harness.report.page import write_page
+
+        page = write_page(sweep, findings=markdown.findings(sweep, square, times), figures=figures, pairs=pairs,
+                          why=reasons, notes=markdown.remarks(sweep, warnings))  # fmt: skip
     for text in warnings:
         console.print(f"warning: {text}", style="yellow", markup=False)
     if lost:
         raise lost[0]
-    console.print(f"report: {folder / 'REPORT.md'}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"report: {page or folder / 'REPORT.md'}", markup=False, highlight=False, soft_wrap=True)
     return sweep.table
 
 
@@ -118,9 +124,16 @@ def report_job(folder: Path, console: Console | None = None) -> None:
         print_job(sweep.table, console, sweep.what_ran)
     drawers = {module.__name__.rsplit(".", 1)[-1]: module.draw for module in (memory_breakdown, latency_cdf, timeline)}
     draw_all(folder / "figures", {name: lambda draw=draw: draw(sweep) for name, draw in drawers.items()}, warnings)  # type: ignore[misc]
+    page = None
+    with go_on("report page", warnings):
+        from harness.report.page import write_page
+        from harness.report.table import notes
+
+        page = write_page(sweep, findings=[], notes=[*notes(sweep.table, sweep.groups), *warnings])
     for text in warnings:
         console.print(f"warning: {text}", style="yellow", markup=False)
-    console.print(f"tables: {folder}, figures: {folder / 'figures'}", markup=False, highlight=False, soft_wrap=True)
+    said = f"report: {page}" if page else f"figures: {folder / 'figures'}"
+    console.print(f"tables: {folder}, {said}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _read(folder: Path, baseline: str | None, warnings: list[str]) -> Sweep:
