@@ -37,6 +37,8 @@ HOSTILE = {
     "HOME": "/proc/no/such/home",
     "NUMBA_CACHE_DIR": "/proc/no/such/cache",
     "LC_ALL": "C",
+    "PYTHONUTF8": "0",
+    "PYTHONCOERCECLOCALE": "0",
 }
 
 
@@ -54,10 +56,11 @@ def reported(folder: Path) -> bool:
 
 def test_a_hostile_place_loses_nothing(tmp_path):
     """A notebook's backend, no letters but ASCII, a home that can't be written to and a closed standard error."""
-    done = process(tmp_path, "-m", *FAST, "label='×'", "allocator.block_size=8,16", "hydra.sweep.dir=sweep",
+    done = process(tmp_path, "-m", *FAST, "allocator.block_size=8,16", "hydra.sweep.dir=sweep",
                    shell="2>&-", **HOSTILE)  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert reported(tmp_path / "sweep")
+    assert "warning" not in done.stdout
     assert "×" in (tmp_path / "sweep" / "REPORT.md").read_text(encoding="utf-8")
     assert "x1.00" in done.stdout
 
