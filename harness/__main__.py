@@ -13,7 +13,7 @@ from pathlib import Path
 
 import hydra
 
-from harness import compiled
+from harness import compiled, surroundings
 from harness.errors import HarnessError, answer
 from harness.installation import EXPERIMENTS
 from harness.signals import exit_code, listen
@@ -23,6 +23,7 @@ from harness.task import run
 def main() -> None:
     """The command line. Exit codes: 0 all well, 1 a job failed, 2 a mistake to mend, 128 + the signal that ended it."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    surroundings.settle()
     listen()
     try:
         if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:

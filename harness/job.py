@@ -63,6 +63,8 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
         task = locate(cfg.task, "task")
         row |= task(cfg, folder, {o.partition("=")[0].lstrip("+~") for o in overrides}, facts, progress)
     except BaseException as error:
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(folder)  # of the full disk
         row["status"] = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         row["error"] = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
         if row["status"] == "failed":

@@ -37,7 +37,8 @@ def explained(experiments: Path) -> Iterator[None]:
         raise HarnessError(f"no permission to write {error.filename}; choose another folder with hydra.run.dir=DIR "
                            "(hydra.sweep.dir=DIR for a sweep)") from error  # fmt: skip
     except OSError as error:
-        raise HarnessError(f"{error.strerror or error}: {error.filename or 'results'}") from error
+        where = f"{error.filename}; choose another folder with hydra.run.dir=DIR (hydra.sweep.dir=DIR for a sweep)"
+        raise HarnessError(f"{error.strerror}: {where}" if error.filename else str(error)) from error
 
 
 def _interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
