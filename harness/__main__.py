@@ -18,6 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from harness import compiled
+from harness.config import EXPERIMENTS, settle
 from harness.errors import HarnessError
 from harness.labels import class_name
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FAILED: list[Path] = []  # folders of jobs that failed in this process
-EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 OmegaConf.register_new_resolver("either", lambda one, other: one or other, replace=True)
 OmegaConf.register_new_resolver("class", class_name, replace=True)
 OmegaConf.register_new_resolver("repository", lambda: str(EXPERIMENTS.parent), replace=True)
@@ -34,8 +34,7 @@ OmegaConf.register_new_resolver("repository", lambda: str(EXPERIMENTS.parent), r
 @hydra.main(version_base="1.3", config_path=str(EXPERIMENTS), config_name="config")
 def run(cfg: DictConfig) -> None:
     """One job, as Hydra calls it; a job of a sweep that fails leaves its mark and lets the sweep go on."""
-    if cfg.simulation.compiled:
-        compiled.use()  # before anything of it is imported
+    cfg, _ = settle(cfg)  # and so before anything is imported that may be compiled
     from harness.job import run_job
 
     hydra_config = HydraConfig.get()
@@ -66,8 +65,10 @@ def main() -> None:
                 raise HarnessError("usage: python -m harness compile")
             print(f"written to {compiled.build()}")
         else:
+            from harness.config.options import chosen
             from harness.mistakes import explained
 
+            sys.argv[1:] = chosen(sys.argv[1:])
             # Flags first: argparse takes the overrides in one piece only.
             sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))
             with explained(EXPERIMENTS):

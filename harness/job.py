@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from harness.ahead import replay_ahead
 from harness.build import build_scheduler, locate, settle_lanes
 from harness.clock import CLOCKS, Clock
+from harness.config import asked_by, settle, without_effect
 from harness.environment import environment
 from harness.errors import HarnessError
 from harness.labels import label, parts
@@ -48,13 +49,17 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
         progress: called with the number of requests; gives what is called with (requests over, tokens) at each step.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    asked = asked_by(overrides)
+    cfg, mistakes = settle(cfg, asked)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
     row: dict[str, Any] = {"system": label(cfg), **parts(cfg), "status": "finished", "error": None}
     row |= {"overrides": list(overrides), "repeat": cfg.repeat, "seed": cfg.seed, "workload": cfg.workload.name}
     facts = environment()
     try:
-        task = locate(cfg.task, "task")
-        row |= task(cfg, folder, {o.partition("=")[0].lstrip("+~") for o in overrides}, facts, progress)
+        if mistakes:
+            raise HarnessError("\n".join(mistakes))
+        row |= locate(cfg.task, "task")(cfg, folder, asked, facts, progress)
+        row["warnings"] = [*without_effect(cfg, asked), *row.get("warnings", [])]
     except BaseException as error:
         row["status"] = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         row["error"] = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
