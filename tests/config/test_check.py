@@ -71,7 +71,7 @@ def test_a_mistake_is_told_with_its_key(overrides: list[str], said: str) -> None
 def test_all_mistakes_are_told_at_once() -> None:
     assert [told.partition("=")[0] for told in mistakes("seed=-1", "clock=sundial", "price_per_hour=x")] == [
         "seed", "clock", "price_per_hour"]  # fmt: skip
-    with pytest.raises(HarnessError, match="seed=-1.*\n.*clock=sundial"):
+    with pytest.raises(HarnessError, match=r"seed=-1.*\n.*clock=sundial"):
         settled(composed(["seed=-1", "clock=sundial"]))
 
 
@@ -173,7 +173,8 @@ def test_a_plug_in_from_a_file_gets_every_key_that_it_takes() -> None:
     (["allocator.host_slots=64"],
      ["allocator.host_slots=64 has no effect: it counts only with scheduler.preemption=swap"]),
     (["scheduler.length_predictor=history"],
-     ["scheduler.length_predictor=history has no effect: it counts only where something goes by the length of answers"]),
+     ["scheduler.length_predictor=history has no effect: it counts only where something goes by the length of "
+      "answers"]),
     (["scheduler.length_predictor=history", "scheduler.policy=shortest_first"], []),
     (["reservation=exact", "scheduler.watermark=0.1"], ["scheduler.watermark=0.1 has no effect: it counts only with "
       "reservation._target_=schedulers.reservation.on_demand"]),
