@@ -116,7 +116,7 @@ def hardware_of(cfg: DictConfig, who: str) -> Hardware:
         raise HarnessError(f"{who} needs device.hardware, for example device.hardware=a100_40gb")
     wanted = cfg.device.hardware
     machine = load_hardware(wanted if isinstance(wanted, str) else OmegaConf.to_container(wanted))  # type: ignore[arg-type]
-    size = ELEMENT_BYTES.get(cfg.device.dtype)
+    size = ELEMENT_BYTES.get(cfg.device.get("dtype"))
     return replace(machine, element_bytes=size) if size else machine
 
 
@@ -125,10 +125,9 @@ def element_bytes(cfg: DictConfig) -> int:
 
     They follow `device.dtype` as on a real one; `auto` is what the hardware says, and 2 where none is named.
     """
-    size = ELEMENT_BYTES.get(cfg.device.dtype)
-    if size is None:
-        size = hardware_of(cfg, "").element_bytes if cfg.device.hardware is not None else 2
-    return size
+    if cfg.device.hardware is not None:
+        return hardware_of(cfg, "").element_bytes
+    return ELEMENT_BYTES.get(cfg.device.get("dtype"), 2)
 
 
 def _devices(cfg: DictConfig) -> int:
