@@ -13,8 +13,8 @@ from pathlib import Path
 import hydra
 
 from harness import compiled
-from harness.config import EXPERIMENTS
 from harness.errors import HarnessError, answer
+from harness.installation import EXPERIMENTS
 from harness.signals import exit_code, listen
 from harness.task import run
 

@@ -10,8 +10,9 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from harness.config import EXPERIMENTS, asked_by, settled
+from harness.config import asked_by, settled
 from harness.errors import HarnessError
+from harness.installation import EXPERIMENTS
 from harness.labels import label, parts
 from harness.mistakes import locate, nearest
 

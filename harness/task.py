@@ -13,9 +13,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from harness import compiled
-from harness.config import EXPERIMENTS, asked_by, settle, settled
+from harness.config import asked_by, settle, settled
 from harness.errors import HarnessError, answer
 from harness.folders import Lock, clear, own
+from harness.installation import EXPERIMENTS
 from harness.labels import class_name
 from harness.plan import over, read_plan
 

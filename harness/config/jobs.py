@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from harness.config import EXPERIMENTS
 from harness.errors import HarnessError
+from harness.installation import EXPERIMENTS
 from harness.mistakes import explained
 
 MOST_TOLD = 10  # mistakes

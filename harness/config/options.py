@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 
-from harness.config import EXPERIMENTS
 from harness.errors import HarnessError
+from harness.installation import EXPERIMENTS
 from harness.mistakes import nearest
 
 OPTIONAL = ("experiment", "server", "system")  # groups of which none may be chosen, as is the default

@@ -8,10 +8,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from harness.config import EXPERIMENTS
 from harness.config.key import Key
 from harness.config.keys import GROUPS
 from harness.config.keys.plugins import HOME
+from harness.installation import EXPERIMENTS
 
 FILE = EXPERIMENTS / "KEYS.md"
 INTRODUCTION = """# Every key

@@ -11,7 +11,7 @@ SEED = Whole(0, 2**64 - 1)
 MOST_SLOTS = 2**31 - 1  # a slot's number is one of 32 bits in every table
 RUNNER = Path(__file__).parents[2] / "runner"
 FIGURES = Path(__file__).parents[2] / "report" / "figures"
-REFERENCE = Path(__file__).parents[3] / "results" / "reference" / "published"
+PUBLISHED = Path(__file__).parents[2] / "published"
 
 MAPPING = Table(what="a mapping")
 SIMULATED = where("device.kind", "simulated")

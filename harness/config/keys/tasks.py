@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.config.key import Key, without
-from harness.config.keys.run import REFERENCE, stems
+from harness.config.keys.run import PUBLISHED, stems
 from harness.config.kinds import Choice, Either, Many, Named, Number, Switch, Table, Text, Whole
 
 COUNT = Whole(1, 2**31 - 1)
@@ -19,7 +19,7 @@ TASKS = [
     Key("search.start", Number(above=0), "the first rate; null = what is served of a burst", "requests per second",
         null=True),
     Key("search.burst", Whole(1, 100_000_000), "requests of that burst", "requests", when=(without("search.start"),)),
-    Key("search.rates", Either(Many(Number(above=0)), Named(lambda: stems(REFERENCE, ".json"))),
+    Key("search.rates", Either(Many(Number(above=0)), Named(lambda: stems(PUBLISHED, ".json"))),
         "further rates to run, or the published figure whose points are wanted", "requests per second", null=True),
     Key("search.keep_tables", Switch(), "keep the tables of every probe"),
     Key("calibrate.concurrency", SIZES, "requests in flight, one closed loop after the other", "requests"),
