@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from allocators.base import Allocator
 from harness.errors import HarnessError
 from harness.runner.flat import Step, as_it_is, flatten
+from harness.runner.memory import check_memory, free_bytes
 from harness.runner.model import ModelShape, build_model, read_config, shape_of, turn_weights
 from harness.runner.packing import Packed
 from harness.runner.pool import pool_slots
@@ -87,10 +87,22 @@ class Device:
 def open_device(cfg: DictConfig) -> Device:
     """The device, model and kernels of `cfg`; kept for the next job if that asks for the same."""
     wanted = OmegaConf.create({"model": cfg.model, "device": cfg.device, "seed": cfg.seed})
-    return _open(OmegaConf.to_yaml(wanted, resolve=True))
+    key = OmegaConf.to_yaml(wanted, resolve=True)
+    if key not in _OPENED:
+        _OPENED.clear()  # two of them may not fit
+    if (device := _torch_device(cfg.device.kind)).type == "cpu":
+        check_memory(cfg, dtype_of(cfg).itemsize, free_bytes, resident=key in _OPENED)
+    else:  # all of its memory: what others hold of it may be about to be freed
+        total = torch.cuda.get_device_properties(device).total_memory
+        check_memory(cfg, dtype_of(cfg).itemsize, lambda: total, resident=False)
+    if key not in _OPENED:
+        _OPENED[key] = _open(key)
+    return _OPENED[key]
 
 
-@lru_cache(maxsize=1)
+_OPENED: dict[str, Device] = {}  # the last one, by what was asked for
+
+
 def _open(key: str) -> Device:
     cfg = OmegaConf.create(key)
     device = _torch_device(cfg.device.kind)
