@@ -68,7 +68,8 @@ RUN = [
     Key("simulation.async_scheduling", Switch(), "schedule one step ahead (`scheduler=vllm_v1`)", needed=True),
     Key("simulation.compiled", Switch(), "run what `python -m harness compile` has built: the same results, sooner",
         needed=True),
-    Key("memory_map", Switch(), "write which request holds which slots in each step, and the moves", needed=True),
+    Key("memory_map", Either(Choice("auto"), Switch()), "note where every request lies in the pool: at every step, or "
+        "(`auto`) at 150 to 300 moments, of the first 24 jobs of a sweep", needed=True),
     Key("debug", Switch(), "check every call of the allocator", needed=True),
     Key("baseline", Text(), "the system that ratios are against; null = the first one", null=True),
     Key("label", Text(), "a name for the row; null = from the configuration", null=True, needed=True),
