@@ -14,9 +14,10 @@ from tests.command import FAST, Done, command
 @pytest.fixture(autouse=True)
 def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take most of the time of a report."""
-    import harness.report
+    import harness.report.page
 
-    monkeypatch.setattr(harness.report, "_draw", lambda *args: [])
+    monkeypatch.setattr(harness.report, "draw_all", lambda *args: [])
+    monkeypatch.setattr(harness.report.page, "write_page", lambda *args, **named: None)
 
 
 def summary(folder: Path) -> dict[str, Any]:
