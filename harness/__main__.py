@@ -1,6 +1,7 @@
 """`python -m harness` runs a job, or the sweep of an experiment.
 
-`python -m harness inspect FILE` describes a trace; `python -m harness compile` compiles the simulation (optional).
+`python -m harness inspect FILE` describes a trace; `python -m harness compile` compiles the simulation (optional);
+`python -m harness check` compares what our runner says of a model with what the model says by itself.
 """
 
 from __future__ import annotations
@@ -65,6 +66,12 @@ def main() -> None:
             if len(sys.argv) > 2:
                 raise HarnessError("usage: python -m harness compile")
             print(f"written to {compiled.build()}")
+        elif len(sys.argv) > 1 and sys.argv[1] == "check":
+            from harness.check import main as check
+            from harness.mistakes import explained
+
+            with explained(EXPERIMENTS):
+                sys.exit(check(sys.argv[2:], EXPERIMENTS))
         else:
             from harness.mistakes import explained
 

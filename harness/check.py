@@ -1,0 +1,128 @@
+"""`python -m harness check`: does our runner say what the model says by itself?
+
+`python -m harness check model.config=FILE` (or `model=NAME`, `model.path=`, with any other key) checks one model. Exit codes:
+0 equal, 1 different, 2 refused. `python -m harness check [FAMILY ...] [KEY=VALUE ...] [--out DIR]` goes through the tested
+architectures as tiny models and prints a table (and writes it); its exit code is 1 if any of them differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.table import Table
+
+from harness.errors import HarnessError
+
+
+def main(arguments: list[str], experiments: Path) -> int:
+    """The command line; returns the exit code.
+
+    Args:
+        arguments: behind `check`.
+        experiments: the folder of configurations.
+
+    Raises:
+        HarnessError: the one model asked for is refused, or a mistake in the arguments.
+    """
+    parser = argparse.ArgumentParser(prog="python -m harness check", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("words", nargs="*", metavar="FAMILY | KEY=VALUE")
+    parser.add_argument("--out", type=Path, help="a folder for the table: models.csv and README.md")
+    options = parser.parse_args(arguments)
+    overrides = [word for word in options.words if "=" in word]
+    names = [word for word in options.words if "=" not in word]
+    with initialize_config_dir(str(experiments), version_base="1.3"):
+        cfg = compose("config", overrides=overrides)
+    if cfg.device.kind == "simulated":
+        raise HarnessError("check runs a model, and device=simulated has none: use device=cpu or device=cuda")
+    if any(word.partition("=")[0].lstrip("+").partition(".")[0] == "model" for word in overrides) and not names:
+        return _check_one(cfg)
+    table = check_families(cfg, names)
+    _show(table)
+    if options.out:
+        _write(table, options.out)
+    return int((table["verdict"] == "different").any())
+
+
+def _check_one(cfg: DictConfig) -> int:
+    from harness.runner.device import open_model
+    from harness.runner.refusals import refuse_lengths
+    from harness.runner.verdict import judge
+
+    model, backend = open_model(cfg)
+    refuse_lengths(model, 1)
+    verdict = judge(model, backend, cfg.seed)
+    print(f"{model.config.model_type} ({type(model).__name__}, {backend.name}): {verdict}, in units of the logits' standard "
+          f"deviation; {verdict.seconds:.2f} s")  # fmt: skip
+    return int(not verdict.equal)
+
+
+def check_families(cfg: DictConfig, names: list[str] | None = None) -> pd.DataFrame:
+    """One row for each tested architecture, or those named: the verdict, the largest difference, the time, the reason.
+
+    Args:
+        cfg: the whole configuration; its model is put in place of by one after the other.
+
+    Raises:
+        HarnessError: there is no such architecture.
+    """
+    from harness.build import nearest
+    from harness.runner.device import open_model
+    from harness.runner.families import REFUSED, SERVED, families
+    from harness.runner.verdict import judge
+
+    known = families(SERVED) | families(REFUSED)
+    for name in names or ():
+        if name not in known:
+            raise HarnessError(f"there is no tested architecture {name!r}{nearest(name, known)}")
+    rows = []
+    for name in names or known:
+        group = {"name": name, "path": None, "config": known[name], "init_std": 0.12}
+        row: dict[str, Any] = {"architecture": name, "model_type": known[name]["model_type"], "verdict": "refused"}
+        begun = time.perf_counter()
+        try:
+            model, backend = open_model(OmegaConf.merge(cfg, {"model": None}, {"model": group}))  # type: ignore[arg-type]
+            row["kernels"] = backend.name
+            verdict = judge(model, backend, cfg.seed)
+            row |= {"verdict": "equal" if verdict.equal else "different", "difference": verdict.difference,
+                    "tolerance": verdict.tolerance}  # fmt: skip
+        except HarnessError as error:
+            row["reason"] = str(error)
+        rows.append(row | {"seconds": time.perf_counter() - begun})
+    return pd.DataFrame(rows, columns=["architecture", "model_type", "kernels", "verdict", "difference", "tolerance",
+                                       "seconds", "reason"])  # fmt: skip
+
+
+def _show(table: pd.DataFrame) -> None:
+    shown = Table("architecture", "verdict", "difference / σ", "seconds", "why")
+    for row in table.itertuples():
+        known = pd.notna(row.difference)
+        shown.add_row(row.architecture, row.verdict, f"{row.difference:.1e}" if known else "", f"{row.seconds:.2f}",
+                      "" if known else str(row.reason))  # fmt: skip
+    Console().print(shown)
+
+
+def _write(table: pd.DataFrame, folder: Path) -> None:
+    import torch
+    import transformers
+
+    folder.mkdir(parents=True, exist_ok=True)
+    table.to_csv(folder / "models.csv", index=False, float_format="%.3g")
+    lines = [f"| {row.architecture} | {row.kernels if pd.notna(row.kernels) else ''} | {row.verdict} | "
+             f"{f'{row.difference:.1e}' if pd.notna(row.difference) else ''} | {row.seconds:.2f} | "
+             f"{row.reason if pd.notna(row.reason) else ''} |" for row in table.itertuples()]  # fmt: skip
+    (folder / "README.md").write_text(
+        "# Models: what the runner says beside what `transformers` says\n\n"
+        f"`python -m harness check --out {folder}`, transformers {transformers.__version__}, torch {torch.__version__}. Tiny "
+        "models with random weights; the largest difference of any logit, in units of the logits' standard deviation. "
+        "How it is compared stands in `harness/runner/verdict.py`.\n\n"
+        "| architecture | kernels | verdict | difference | seconds | why |\n|---|---|---|---|---|---|\n"
+        + "\n".join(lines) + "\n"
+    )  # fmt: skip
