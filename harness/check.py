@@ -1,8 +1,8 @@
 """`python -m harness check`: does our runner say what the model says by itself?
 
-`python -m harness check model.config=FILE` (or `model=NAME`, `model.path=`, with any other key) checks one model. Exit codes:
-0 equal, 1 different, 2 refused. `python -m harness check [FAMILY ...] [KEY=VALUE ...] [--out DIR]` goes through the tested
-architectures as tiny models and prints a table (and writes it); its exit code is 1 if any of them differs.
+`python -m harness check model.config=FILE` (or `model=NAME`, `model.path=`, with any other key) checks one model. Exit
+codes: 0 equal, 1 different, 2 refused. `python -m harness check [FAMILY ...] [KEY=VALUE ...] [--out DIR]` goes through
+the tested architectures as tiny models and prints a table (and writes it); it ends with 1 if any of them differs.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _check_one(cfg: DictConfig) -> int:
     model, backend = open_model(cfg)
     refuse_lengths(model, 1)
     verdict = judge(model, backend, cfg.seed)
-    print(f"{model.config.model_type} ({type(model).__name__}, {backend.name}): {verdict}, in units of the logits' standard "
-          f"deviation; {verdict.seconds:.2f} s")  # fmt: skip
+    who = f"{model.config.model_type} ({type(model).__name__}, {backend.name})"
+    print(f"{who}: {verdict}, in units of the logits' standard deviation; {verdict.seconds:.2f} s")
     return int(not verdict.equal)
 
 
@@ -102,11 +102,17 @@ def check_families(cfg: DictConfig, names: list[str] | None = None) -> pd.DataFr
 
 def _show(table: pd.DataFrame) -> None:
     shown = Table("architecture", "verdict", "difference / σ", "seconds", "why")
-    for row in table.itertuples():
-        known = pd.notna(row.difference)
-        shown.add_row(row.architecture, row.verdict, f"{row.difference:.1e}" if known else "", f"{row.seconds:.2f}",
-                      "" if known else str(row.reason))  # fmt: skip
+    for row in table.to_dict("records"):
+        shown.add_row(row["architecture"], row["verdict"], _difference(row), f"{row['seconds']:.2f}", _reason(row))
     Console().print(shown)
+
+
+def _difference(row: dict[Any, Any]) -> str:
+    return f"{row['difference']:.1e}" if pd.notna(row["difference"]) else ""
+
+
+def _reason(row: dict[Any, Any]) -> str:
+    return str(row["reason"]) if pd.notna(row["reason"]) else ""
 
 
 def _write(table: pd.DataFrame, folder: Path) -> None:
@@ -115,14 +121,18 @@ def _write(table: pd.DataFrame, folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     table.to_csv(folder / "models.csv", index=False, float_format="%.3g")
-    lines = [f"| {row.architecture} | {row.kernels if pd.notna(row.kernels) else ''} | {row.verdict} | "
-             f"{f'{row.difference:.1e}' if pd.notna(row.difference) else ''} | {row.seconds:.2f} | "
-             f"{row.reason if pd.notna(row.reason) else ''} |" for row in table.itertuples()]  # fmt: skip
+    lines = [
+        f"| {row['architecture']} | {row['kernels'] if pd.notna(row['kernels']) else ''} | {row['verdict']} | "
+        f"{_difference(row)} | {row['seconds']:.2f} | {_reason(row)} |"
+        for row in table.to_dict("records")
+    ]
+    versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
     (folder / "README.md").write_text(
         "# Models: what the runner says beside what `transformers` says\n\n"
-        f"`python -m harness check --out {folder}`, transformers {transformers.__version__}, torch {torch.__version__}. Tiny "
-        "models with random weights; the largest difference of any logit, in units of the logits' standard deviation. "
-        "How it is compared stands in `harness/runner/verdict.py`.\n\n"
+        f"`python -m harness check --out {folder}`, {versions}. Tiny models with random weights; the largest "
+        "difference of any logit, in units of the logits' standard deviation. How it is compared stands in "
+        "`harness/runner/verdict.py`.\n\n"
         "| architecture | kernels | verdict | difference | seconds | why |\n|---|---|---|---|---|---|\n"
-        + "\n".join(lines) + "\n"
-    )  # fmt: skip
+        + "\n".join(lines)
+        + "\n"
+    )

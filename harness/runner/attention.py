@@ -1,8 +1,8 @@
 """Our attention in any Hugging Face causal LM: the packed tokens of all sequences, over the pool's tables.
 
-Three public doors of `transformers` lead to every layer: the attention function (`AttentionInterface`), the mask function
-(`AttentionMaskInterface`) and the cache (`harness.runner.cache`). What stands behind them during a call of the model is
-in `CURRENT`: a step of the runner, the probe, or the tracer.
+Three public doors of `transformers` lead to every layer: the attention function (`AttentionInterface`), the mask
+function (`AttentionMaskInterface`) and the cache (`harness.runner.cache`). What stands behind them during a call of the
+model is in `CURRENT`: a step of the runner, the probe, or the tracer.
 """
 
 from __future__ import annotations
@@ -205,9 +205,7 @@ def attend(step: StepContext, query: torch.Tensor, key: torch.Tensor, value: tor
     lanes = 0
     if step.decode is not None:
         lanes = len(step.decode.rows)
-        backend.decode_attention(
-            q[:lanes], k_pool, v_pool, step.decode, scale, out[:lanes], step.max_decode, scores
-        )
+        backend.decode_attention(q[:lanes], k_pool, v_pool, step.decode, scale, out[:lanes], step.max_decode, scores)
     if step.prefill is not None:
         backend.prefill_attention(
             q[lanes:], k_pool, v_pool, step.prefill, step.query_starts, scale, out[lanes:], step.max_query,

@@ -68,9 +68,9 @@ def forward_of(model: Any) -> Forward:
 
     def forward(ids: torch.Tensor, positions: torch.Tensor, due: torch.Tensor | None, cache: Cache) -> torch.Tensor:
         asked = {name: cache, "logits_to_keep": due} if some and due is not None else {name: cache}
-        logits = model(
-            input_ids=ids.unsqueeze(0), position_ids=positions.unsqueeze(0), use_cache=True, **asked
-        ).logits[0]
+        logits = model(input_ids=ids.unsqueeze(0), position_ids=positions.unsqueeze(0), use_cache=True, **asked).logits[
+            0
+        ]
         return logits if some or due is None else logits[due]
 
     return forward

@@ -46,8 +46,8 @@ def checked(model: Any, backend: Backend, wanted: bool | str) -> dict[str, Any]:
     verdict = judge(model, backend)
     if not verdict.equal:
         raise HarnessError(
-            f"model {model.config.model_type}: the runner says something else than the model by itself (logits differ by "
-            f"{verdict.difference:.1e} of their standard deviation, {verdict.tolerance:.0e} is allowed); "
+            f"model {model.config.model_type}: the runner says something else than the model by itself (logits differ "
+            f"by {verdict.difference:.1e} of their standard deviation, {verdict.tolerance:.0e} is allowed); "
             "device.check=false runs it all the same"
         )
     _remember(model, backend, verdict)

@@ -119,7 +119,7 @@ def open_model(cfg: DictConfig) -> tuple[Any, Backend]:
 
 @lru_cache(maxsize=1)
 def _open(key: str) -> Device:
-    cfg = OmegaConf.create(key)
+    cfg: Any = OmegaConf.create(key)
     model, backend = open_model(cfg)
     device, dtype = model.device, model.dtype
     facts: dict[str, Any] = {

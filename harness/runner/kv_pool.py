@@ -34,7 +34,7 @@ class KVPool:
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
         def shapes(layer: int) -> tuple[Shape, Shape]:
-            return probed.layers[layer].key, probed.layers[layer].value
+            return probed.layers[layer].pair
 
         def buffer(layers: list[int], planes: int, shape: Shape) -> torch.Tensor:
             made = torch.zeros((len(layers), planes, slots, *shape), dtype=dtype, device=device)

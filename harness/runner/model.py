@@ -40,6 +40,14 @@ def read_config(model: Mapping[str, Any]) -> Any:
         raise HarnessError(f"{where}: no model config could be read from it: {_first_line(error)}") from error
 
 
+def positions_of(config: Any) -> int | None:
+    """How many positions a model has; None where it sets no limit."""
+    try:
+        return getattr(config.get_text_config(), "max_position_embeddings", None)
+    except NotImplementedError:  # how some say that they have none
+        return None
+
+
 def build_model(model: Mapping[str, Any], config: Any, device: Any, dtype: Any, seed: int) -> Any:
     """The model in eval mode on `device`, its attention replaced by ours.
 
@@ -53,8 +61,8 @@ def build_model(model: Mapping[str, Any], config: Any, device: Any, dtype: Any, 
     from harness.runner.refusals import refuse_tokens
 
     path = model.get("path")
-    refuse_tokens(config)
     try:
+        refuse_tokens(config)
         if path:
             built = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=NAME)
         else:
@@ -63,8 +71,17 @@ def build_model(model: Mapping[str, Any], config: Any, device: Any, dtype: Any, 
             with torch.random.fork_rng(devices=on_cuda), device:
                 torch.manual_seed(seed)
                 built = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=NAME)
+    except HarnessError:
+        raise
     except (OSError, ValueError, ImportError) as error:
         raise HarnessError(f"model {path or config.model_type} can't be loaded: {_first_line(error)}") from error
+    except KeyError as error:
+        if error.args != (NAME,):
+            raise
+        raise HarnessError(
+            f"model {config.model_type}: chooses its attention among classes of its own, not through the attention "
+            "interface, which is not served"
+        ) from error
     except Exception as error:  # what a config makes of a model that does not check it
         told = f"{type(error).__name__}: {_first_line(error)}"
         raise HarnessError(f"model {path or config.model_type} can't be built from its config: {told}") from error
@@ -86,4 +103,6 @@ def turn_weights(model: Any) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
+    """What an error says in one line; where that only announces the next, with the next."""
+    lines = str(error).strip().split("\n")
+    return " ".join(line.strip() for line in lines[: 1 + lines[0].endswith(":")]) or type(error).__name__

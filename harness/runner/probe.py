@@ -34,8 +34,12 @@ class Stored:
     value: tuple[int, int]
 
     @property
+    def pair(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        return self.key, self.value
+
+    @property
     def elements(self) -> int:
-        return self.key[0] * self.key[1] + self.value[0] * self.value[1]
+        return sum(heads * width for heads, width in self.pair)
 
 
 @dataclass(slots=True)
@@ -124,9 +128,9 @@ class _Probing:
     def store(self, key: torch.Tensor, value: torch.Tensor, layer: int) -> None:
         """A layer hands the keys and values of the probe's tokens to the cache."""
         if key.dim() != 4 or value.dim() != 4 or key.shape[2] != TOKENS:
-            raise self.refused(f"it caches tensors of shape {tuple(key.shape)}, which is not modelled", layer)
+            raise self.refused(f"caches tensors of shape {tuple(key.shape)}, which is not modelled", layer)
         if layer in self.probed.layers:
-            raise self.refused("it caches keys twice in a step, which is not modelled", layer)
+            raise self.refused("caches keys twice in a step, which is not modelled", layer)
         (_, key_heads, _, key_width), (_, value_heads, _, value_width) = key.shape, value.shape
         self.probed.layers[layer] = Stored((key_heads, key_width), (value_heads, value_width))
         self._stored_by[layer] = type(self.running[-1]).__name__
@@ -136,40 +140,40 @@ class _Probing:
         layer = layer_of(key)
         if layer < 0:
             own: int | None = getattr(module, "layer_idx", None)
-            how = "expands what it cached into keys and values (a latent)" if own in self.probed.layers else (
-                "attends to keys that it did not cache")  # fmt: skip
-            raise self.refused(f"{how}, which is not modelled", own, type(module).__name__)
-        stored = self.probed.layers[layer]
-        if stored.key[0] != stored.value[0] or query.shape[1] % stored.key[0]:
-            raise self.refused(f"{query.shape[1]} query heads over {stored.key[0]} of keys and {stored.value[0]} of values "
-                               "are not modelled", layer, type(module).__name__)  # fmt: skip
-        self.probed.calls.add(module, self._call(module, query, layer, mask, options))
+            if own in self.probed.layers:
+                raise self.refused("expands what it cached into keys and values (a latent), which is not modelled", own)
+            raise self.refused("attends to keys that no cache returned, which is not modelled", own)
+        heads, (key_heads, _), (value_heads, _) = query.shape[1], *self.probed.layers[layer].pair
+        if key_heads != value_heads or heads % key_heads:
+            what = f"{heads} query heads over {key_heads} of keys and {value_heads} of values are not modelled"
+            raise self.refused(what, layer)
+        scale, scores = self._understood(query, layer, mask, options)
+        self.probed.calls.add(module, Call(layer, layer not in self._attended, scale, scores))
         self._attended.add(layer)
-        return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+        return query.new_zeros(query.shape[0], query.shape[2], heads, value.shape[3])
 
-    def _call(self, module: torch.nn.Module, query: torch.Tensor, layer: int, mask: Any, options: dict[str, Any]) -> Call:
-        """The call that this is; everything it is handed must be understood."""
-        name = type(module).__name__
+    def _understood(self, query: torch.Tensor, layer: int, mask: Any, options: dict[str, Any]) -> tuple[float, Scores]:
+        """Scale and scores of a call; everything that it is handed must be known."""
         given = {key: value for key, value in options.items() if value is not None and key not in WITHOUT_EFFECT}
-        scaling = given.pop("scaling", query.shape[-1] ** -0.5)
-        window, softcap, sinks = given.pop("sliding_window", None), given.pop("softcap", 0.0), given.pop("s_aux", None)
+        scale, softcap = given.pop("scaling", query.shape[-1] ** -0.5), given.pop("softcap", 0.0)
+        window, sinks = given.pop("sliding_window", None), given.pop("s_aux", None)
         if given:
-            raise self.refused(f"its attention is handed {', '.join(sorted(given))}, which is not modelled", layer, name)
-        if not isinstance(scaling, float | int) or not isinstance(softcap, float | int):
-            raise self.refused("scores are scaled by a tensor, which is not modelled", layer, name)
+            raise self.refused(f"attention is handed {', '.join(sorted(given))}, which is not modelled", layer)
+        if not isinstance(scale, float | int) or not isinstance(softcap, float | int):
+            raise self.refused("scores are scaled by a tensor, which is not modelled", layer)
         if sinks is not None and (not isinstance(sinks, torch.Tensor) or sinks.shape != query.shape[1:2]):
-            raise self.refused("its sinks are not one number for each query head", layer, name)
+            raise self.refused("its sinks are not one number for each query head", layer)
         if not isinstance(mask, Mask):
             how = "no mask at all" if mask is None else "a mask of its own"
-            raise self.refused(f"it attends with {how}, which is not modelled", layer, name)
+            raise self.refused(f"attends with {how}, which is not modelled", layer)
         kind = classify(mask, query.device)
         if kind is None:
-            raise self.refused("what a token sees there is neither all before it, nor a window, nor a chunk", layer, name)
+            raise self.refused("what a token sees is neither all before it, nor a window, nor a chunk of it", layer)
         if window is not None and window != kind.window:
-            raise self.refused(f"its attention is told of a window of {window} and its mask of {kind.window or 'none'}", layer,
-                               name)  # fmt: skip
+            what = f"attention is told of a window of {window}, and its mask has {kind.window or 'none'}"
+            raise self.refused(what, layer)
         scores = Scores(kind.window, kind.chunk, float(softcap), sinks)
-        return Call(layer, layer not in self._attended, float(scaling), PLAIN if scores.are_plain else scores)
+        return float(scale), PLAIN if scores.are_plain else scores
 
     def finish(self) -> None:
         """After the pass: has everything that was stored been attended to by us?"""
@@ -206,15 +210,15 @@ class _ProbeCache(PackedCache):
         raise self.probing.refused(LINEAR, layer_idx)
 
     def update_indexer(self, indexer_key_states: torch.Tensor, layer_idx: int) -> Any:
-        raise self.probing.refused("chooses the tokens it attends to by an index (sparse attention), which is not modelled",
-                                   layer_idx)  # fmt: skip
+        raise self.probing.refused("chooses what it attends to by an index, which is not modelled", layer_idx)
 
 
 def classify(mask: Mask, device: torch.device) -> Scores | None:
     """Window or chunk of a kind of layer, from what its mask says of pairs of positions; None = something else."""
     size = mask.size or 0
     near = [multiple * size + offset for multiple in range(4) for offset in range(-2, 3)] if size else []
-    at = torch.tensor(sorted({*range(48), *(position for position in near if position >= 0)}), device=device)
+    far = [2**power + offset for power in range(6, 21) for offset in (-1, 0)]
+    at = torch.tensor(sorted({*range(48), *far, *(position for position in near if position >= 0)}), device=device)
     query, key = at[:, None], at[None, :]
     try:
         seen = mask.sees(0, 0, query, key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.errors import HarnessError
+from harness.runner.model import positions_of
 
 
 def refuse_tokens(config: Any) -> None:
@@ -23,7 +24,7 @@ def refuse_tokens(config: Any) -> None:
 
 
 def refuse_lengths(model: Any, max_model_len: int) -> None:
-    """Refuse sequences that are longer than a model has positions, or than its rope is the same for all tokens of a row.
+    """Refuse sequences longer than a model has positions, or than its rope is the same for all tokens of a row.
 
     LongRoPE and dynamic NTK choose their frequencies by the largest position in the whole row, so one long sequence
     would change what all others say; and what was stored before a sequence crosses that length would have to be
@@ -32,8 +33,7 @@ def refuse_lengths(model: Any, max_model_len: int) -> None:
     Raises:
         HarnessError: naming the model and the length that is served.
     """
-    config = model.config.get_text_config()
-    positions = getattr(config, "max_position_embeddings", None)
+    config, positions = model.config.get_text_config(), positions_of(model.config)
     if positions is not None and max_model_len > positions:
         raise HarnessError(f"max_model_len={max_model_len}: model {config.model_type} has {positions} positions")
     for module in model.modules():

@@ -15,8 +15,8 @@ from harness.runner.attention import Calls, StepContext
 from harness.runner.base import StepResult
 from harness.runner.flat import Step, as_it_is
 from harness.runner.graphs import Capture, DecodeGraphs, padded_sizes
-from harness.runner.moves import Moves
 from harness.runner.kv_pool import KVPool
+from harness.runner.moves import Moves
 from harness.runner.packing import Packed, pack
 from harness.runner.sampling import branches_of
 from schedulers.group import Branch
@@ -123,7 +123,8 @@ class TorchModelRunner:
 
         def decode(ids: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor,
                    lengths: torch.Tensor) -> torch.Tensor:  # fmt: skip
-            context = StepContext(self.pool.layers, self.calls, self.backend, slots, Addresses(tables, rows, lengths, block_size))
+            context = StepContext(self.pool.layers, self.calls, self.backend, slots)
+            context.decode = Addresses(tables, rows, lengths, block_size)
             context.max_decode = max_length
             return self.step(ids, positions, every[: len(ids)], context)
 

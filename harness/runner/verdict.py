@@ -25,6 +25,7 @@ from harness.runner.cache import forward_of
 from harness.runner.flat import as_it_is
 from harness.runner.kv_pool import KVPool
 from harness.runner.made_up import MadeUp
+from harness.runner.model import positions_of
 from harness.runner.packing import Packed, slots_of
 from harness.runner.probe import Probed, probe
 from harness.runner.torch_runner import TorchModelRunner
@@ -87,7 +88,7 @@ def judge(model: Any, backend: Backend, seed: int = 0) -> Verdict:
     """
     started = time.perf_counter()
     config = model.config.get_text_config()
-    longest = getattr(config, "max_position_embeddings", None) or max(LENGTHS)
+    longest = positions_of(config) or max(LENGTHS)
     rng = np.random.default_rng(seed)
     rows = [rng.integers(0, config.vocab_size, length)[:longest] for length in LENGTHS]
     with torch.inference_mode(), _shortened(model):

@@ -18,8 +18,8 @@ from harness.runner.flat import flatten
 from harness.runner.kv_pool import KVPool
 from harness.runner.made_up import MadeUp, decode_of, prefill_of
 from harness.runner.model import build_model, read_config, turn_weights
-from harness.runner.probe import probe
 from harness.runner.packing import Packed
+from harness.runner.probe import probe
 from harness.runner.torch_runner import TorchModelRunner
 from schedulers.continuous import Continuous
 from schedulers.reservation import RESERVATIONS
