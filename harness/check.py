@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
-from rich.table import Table
 
 from harness.errors import HarnessError
+
+COLUMNS = ("architecture", "model_type", "kernels", "verdict", "difference", "tolerance", "seconds", "reason")
 
 
 def main(arguments: list[str], experiments: Path) -> int:
@@ -44,8 +45,8 @@ def main(arguments: list[str], experiments: Path) -> int:
         raise HarnessError("check runs a model, and device=simulated has none: use device=cpu or device=cuda")
     if any(word.partition("=")[0].lstrip("+").partition(".")[0] == "model" for word in overrides) and not names:
         return _check_one(cfg)
-    table = check_families(cfg, names)
-    _show(table)
+    print(f"{'architecture':<18}{'verdict':<11}{'difference':<12}{'seconds':<9}(in standard deviations of the logits)")
+    table = check_families(cfg, names, _show)
     if options.out:
         _write(table, options.out)
     return int((table["verdict"] == "different").any())
@@ -64,11 +65,13 @@ def _check_one(cfg: DictConfig) -> int:
     return int(not verdict.equal)
 
 
-def check_families(cfg: DictConfig, names: list[str] | None = None) -> pd.DataFrame:
+def check_families(cfg: DictConfig, names: list[str] | None = None,
+                   tell: Callable[[dict[str, Any]], None] | None = None) -> pd.DataFrame:  # fmt: skip
     """One row for each tested architecture, or those named: the verdict, the largest difference, the time, the reason.
 
     Args:
-        cfg: the whole configuration; its model is put in place of by one after the other.
+        cfg: the whole configuration; its model is replaced by one after the other.
+        tell: called with each row as it is found.
 
     Raises:
         HarnessError: there is no such architecture.
@@ -95,24 +98,24 @@ def check_families(cfg: DictConfig, names: list[str] | None = None) -> pd.DataFr
                     "tolerance": verdict.tolerance}  # fmt: skip
         except HarnessError as error:
             row["reason"] = str(error)
-        rows.append(row | {"seconds": time.perf_counter() - begun})
-    return pd.DataFrame(rows, columns=["architecture", "model_type", "kernels", "verdict", "difference", "tolerance",
-                                       "seconds", "reason"])  # fmt: skip
+        row["seconds"] = time.perf_counter() - begun
+        rows.append(row)
+        if tell:
+            tell(row)
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _show(table: pd.DataFrame) -> None:
-    shown = Table("architecture", "verdict", "difference / σ", "seconds", "why")
-    for row in table.to_dict("records"):
-        shown.add_row(row["architecture"], row["verdict"], _difference(row), f"{row['seconds']:.2f}", _reason(row))
-    Console().print(shown)
+def _show(row: dict[str, Any]) -> None:
+    shown = f"{row['architecture']:<18}{row['verdict']:<11}{_difference(row):<12}{row['seconds']:<9.2f}{_reason(row)}"
+    print(shown.rstrip(), flush=True)
 
 
 def _difference(row: dict[Any, Any]) -> str:
-    return f"{row['difference']:.1e}" if pd.notna(row["difference"]) else ""
+    return f"{row['difference']:.1e}" if pd.notna(row.get("difference")) else ""
 
 
 def _reason(row: dict[Any, Any]) -> str:
-    return str(row["reason"]) if pd.notna(row["reason"]) else ""
+    return str(row["reason"]) if pd.notna(row.get("reason")) else ""
 
 
 def _write(table: pd.DataFrame, folder: Path) -> None:

@@ -10,6 +10,7 @@ from struct import Struct
 import numpy as np
 
 from allocators.base import Books
+from harness.files import named
 from harness.jump import NO_JUMP, Jump
 
 INTEGERS = (
@@ -81,10 +82,14 @@ class StepLog:
     The totals are over all steps. In the file, from some step on (`DETAILED`), a jump is one row: its first step, and
     in `repeat` for how many it stands.
     Saturated: from the first step whose head was refused for lack of memory to the last step with anything waiting.
+
+    Attributes:
+        error: why the file holds no more rows (a full disk); the replay and its totals go on.
     """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        self.error: OSError | None = None
         self.whole, self.saturated, self._maybe = Totals(), Totals(), Totals()
         self._rows = bytearray()  # of int64[rows, len(INTEGERS)]
         self._jumps: list[Jump] = []
@@ -112,10 +117,14 @@ class StepLog:
             return
         rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, len(INTEGERS))
         steps = expand(rows, self._jumps, self._joined)
-        if self.path and self._written < DETAILED:
-            self._write(steps, np.ones(len(steps), dtype=np.int64))
-        elif self.path:
-            self._write(rows, np.array([1 + len(jump.ns) for jump in self._jumps]))
+        if self.path and not self.error:
+            try:
+                if self._written < DETAILED:
+                    self._write(steps, np.ones(len(steps), dtype=np.int64))
+                else:
+                    self._write(rows, np.array([1 + len(jump.ns) for jump in self._jumps]))
+            except OSError as error:
+                self.error = error
         self._rows = bytearray()
         self._jumps.clear()
         self._joined.clear()
@@ -146,7 +155,7 @@ class StepLog:
         spent = (rows[:, SPENT] / 1e6).T.tolist()
         columns = [steps.tolist(), (rows[:, 0] / 1e9).tolist(), *rows[:, 1 : SPENT.start].T.tolist(), *spent]
         text = "".join(map(LINE.__mod__, zip(*columns, repeat.tolist(), strict=True)))
-        with open(self.path or "", "a" if self._written else "w") as file:
+        with named(self.path), open(self.path or "", "a" if self._written else "w", encoding="utf-8") as file:
             file.write(text if self._written else HEADER + text)
         self._written += int(repeat.sum())
 
