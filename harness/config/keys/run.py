@@ -87,6 +87,8 @@ DEVICE = [
     Key("device.threads", Either(Choice("auto"), Whole(1, 4096)), "CPU threads; `auto`: 1 or all, whichever is faster",
         when=(ON_CPU,)),
     Key("device.kernels", Choice("auto", "torch", "numba", "triton"), "the attention kernels", when=(REAL,)),
+    Key("device.check", Either(Choice("auto"), Switch()), "compare a model with itself unpatched before its first run: "
+        "`auto`: one whose architecture is not among those tested; true: any; false: none", when=(REAL,)),
     Key("device.flatten", Either(Choice("auto"), Switch()),
         "whether the model is traced into a list of operations, where that works", when=(ON_CPU,)),
     Key("device.cuda_graphs", Switch(), "capture decode steps once and replay them", when=(ON_GPU,)),
