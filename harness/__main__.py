@@ -1,4 +1,4 @@
-"""`python -m harness` runs a job, or the sweep of an experiment; `python -m harness report DIR` reports one again.
+"""`python -m harness` runs a job, or the sweep of an experiment; `report DIR` reports one again, `resume DIR` goes on.
 
 `python -m harness inspect FILE` describes a trace; `python -m harness compile` compiles the simulation (optional).
 """
@@ -28,7 +28,8 @@ def main() -> None:
         if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
             usage, command = COMMANDS[sys.argv[1]]
             words = usage.split()
-            if not sum(word[0] != "[" for word in words) <= len(sys.argv) - 2 <= len(words):
+            most = 1000 if usage.endswith("...]") else len(words)
+            if not sum(word[0] != "[" for word in words) <= len(sys.argv) - 2 <= most:
                 raise HarnessError(f"usage: python -m harness {sys.argv[1]} {usage}".rstrip())
             command(*sys.argv[2:])
         else:
@@ -71,10 +72,18 @@ def _report(folder: str) -> None:
         sys.exit(1)
 
 
+def _resume(folder: str, *more: str) -> None:
+    from harness.again import resume_command
+
+    sys.argv[1:] = resume_command(Path(folder), more)
+    _run()
+
+
 COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
     "inspect": ("FILE", _inspect),
     "compile": ("", _compile),
     "report": ("DIR", _report),
+    "resume": ("DIR [hydra/launcher=NAME...]", _resume),
     "list": ("[KIND]", _list),
 }
 
