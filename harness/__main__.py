@@ -1,6 +1,8 @@
 """`python -m harness` runs a job, or the sweep of an experiment; `report DIR` reports one again, `resume DIR` goes on.
 
-`python -m harness inspect FILE` describes a trace; `python -m harness compile` compiles the simulation (optional).
+`python -m harness inspect FILE [workload.KEY=VALUE]...` describes a trace; `python -m harness compile` compiles the
+simulation (optional); `python -m harness check` compares what our runner says of a model with what the model says by
+itself.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ def main() -> None:
         if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
             usage, command = COMMANDS[sys.argv[1]]
             words = usage.split()
-            most = 1000 if usage.endswith("...]") else len(words)
+            most = len(sys.argv) if usage.endswith("...") else len(words)
             if not sum(word[0] != "[" for word in words) <= len(sys.argv) - 2 <= most:
                 raise HarnessError(f"usage: python -m harness {sys.argv[1]} {usage}".rstrip())
             command(*sys.argv[2:])
@@ -41,22 +43,34 @@ def main() -> None:
 
 
 def _run() -> None:
+    from harness.arguments import quoted
     from harness.mistakes import explained
 
+    sys.argv[1:] = quoted(sys.argv[1:])
     # Flags first: argparse takes the overrides in one piece only.
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))
     with explained(EXPERIMENTS):
         hydra.main(version_base="1.3", config_path=str(EXPERIMENTS), config_name="config")(run)()
 
 
-def _inspect(path: str) -> None:
+def _inspect(path: str, *words: str) -> None:
+    from harness.arguments import keys_of, refuse_split
     from harness.workload.inspect import inspect_file
 
-    inspect_file(Path(path))
+    refuse_split(path, words)
+    inspect_file(path, keys=keys_of(words, "workload"))
 
 
 def _compile() -> None:
     print(f"written to {compiled.build()}")
+
+
+def _check(*words: str) -> None:
+    from harness.check import main as check
+    from harness.mistakes import explained
+
+    with explained(EXPERIMENTS):
+        sys.exit(check(list(words), EXPERIMENTS))
 
 
 def _list(kind: str | None = None) -> None:
@@ -80,11 +94,12 @@ def _resume(folder: str, *more: str) -> None:
 
 
 COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
-    "inspect": ("FILE", _inspect),
+    "inspect": ("FILE [workload.KEY=VALUE]...", _inspect),
     "compile": ("", _compile),
     "report": ("DIR", _report),
-    "resume": ("DIR [hydra/launcher=NAME...]", _resume),
+    "resume": ("DIR [hydra/launcher=NAME]...", _resume),
     "list": ("[KIND]", _list),
+    "check": ("[FAMILY|KEY=VALUE]...", _check),
 }
 
 if __name__ == "__main__":

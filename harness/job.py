@@ -25,7 +25,7 @@ from harness.labels import label, parts
 from harness.metrics.memory_map import MappedRecorder
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
-from harness.metrics.summary import goodput, summarize
+from harness.metrics.summary import OWN_LIMITS, goodput, summarize
 from harness.replayer import replay
 from harness.runner.latency.choose import choose_latency, mismatch, move_costs, simulated_slots, who
 from harness.runner.nvml import NvmlSampler
@@ -118,9 +118,6 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         from harness.runner.device import open_device, warm_up
 
         device = open_device(cfg)
-        if cfg.max_model_len > device.shape.max_positions:
-            most = device.shape.max_positions
-            raise HarnessError(f"max_model_len={cfg.max_model_len}: model {cfg.model.name} has {most} positions")
         capacity = device.capacity(cfg)
         scheduler = build_scheduler(cfg, capacity, asked)
         runner = device.runner(scheduler.allocator)
@@ -150,7 +147,7 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     if not row["finished"]:
         raise HarnessError(f"none of {row['injected']} requests could be served{why}")
     limits = {str(name): limit for name, limit in cfg.slo_ms.items() if limit is not None}
-    if limits:
+    if limits or any(own in table for own in OWN_LIMITS.values()):
         row["goodput"] = goodput(table, limits, row["duration_s"])
     if cfg.price_per_hour is not None and row["output_throughput"]:
         row["cost_per_million_output_tokens"] = cfg.price_per_hour / 3600 / row["output_throughput"] * 1e6
