@@ -31,6 +31,7 @@ from harness.replayer import replay
 from harness.runner.latency.choose import choose_latency, mismatch, move_costs, simulated_slots, who
 from harness.runner.nvml import NvmlSampler
 from harness.runner.simulated import SimulatedModelRunner
+from harness.signals import interrupt_in
 from harness.workload import Workload, build_workload, export
 from harness.workload.errors import WorkloadError
 from schedulers.base import Scheduler
@@ -70,12 +71,12 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
     except BaseException as error:
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(folder)  # of the full disk
-        row["status"] = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        interrupt = interrupt_in(error)
+        row["status"] = "interrupted" if interrupt else "failed"
         row["error"] = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
-        if row["status"] == "failed":
-            _leave(folder / "traceback.txt", traceback.format_exc())
-        if not isinstance(error, Exception):
-            raise
+        if interrupt:
+            raise interrupt from None
+        _leave(folder / "traceback.txt", traceback.format_exc())
     finally:
         _leave(folder / "environment.json", facts)
         if problem := _leave(folder / "summary.json", row):
