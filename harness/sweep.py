@@ -31,6 +31,7 @@ from harness.labels import label, parts
 from harness.plan import Job, Plan, plain, read_plan
 
 DIR, SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
+MAPPED = 24  # jobs of a sweep that keep a memory map: a page shows no more pools
 
 
 class Sweep(BasicSweeper):
@@ -106,6 +107,8 @@ class Sweep(BasicSweeper):
             HydraConfig.instance().set_config(cfg)  # for interpolations that ask for it
             name = str(cfg.hydra.sweep.subdir)
             del cfg["hydra"]
+            if number >= MAPPED and cfg.memory_map == "auto":
+                cfg.memory_map = False
         if not number and cfg.simulation.compiled:
             compiled.use()  # before anything of it is imported
         if Path(name).is_absolute() or ".." in Path(name).parts:
