@@ -37,6 +37,7 @@ from harness.plan import Job, Plan, over, plain, read_plan
 DIR, SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
 MOST_TRIES = 2  # of a job whose process dies
 LAUNCHERS = {"joblib": "joblib", "ray": "ray", "submitit_slurm": "slurm", "submitit_local": "slurm"}  # and their extras
+MAPPED = 24  # jobs of a sweep that keep a memory map: a page shows no more pools
 
 
 class Sweep(Sweeper):
@@ -137,6 +138,8 @@ class Sweep(Sweeper):
             HydraConfig.instance().set_config(cfg)  # for interpolations that ask for it
             name = str(cfg.hydra.sweep.subdir)
             del cfg["hydra"]
+            if number >= MAPPED and cfg.memory_map == "auto":
+                cfg.memory_map = False
         cfg = settled(cfg, asked_by(overrides))
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise HarnessError(f"{SUBDIR}={name} is not inside the sweep's folder")
