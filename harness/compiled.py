@@ -32,7 +32,7 @@ PACKAGES = ("allocators", "schedulers", "harness")  # all that the compiled modu
 PARTS = {
     "allocators": "base block_pool books buddy compaction contiguous forks holes host paged radix radix_tree virtual",
     "schedulers": "base content continuous group guaranteed_no_evict ideal lengths max_utilization past_future policy "
-    "rebuild request reservation static static_bucketed vllm_v1",
+    "quiet rebuild request reservation static static_bucketed vllm_v1",
     "harness": "clock engine jump replayer",
     "harness.metrics": "gaps recorder",
     "harness.runner": "base simulated",
@@ -137,7 +137,7 @@ def _compile(work: Path) -> None:
     for package in PACKAGES:
         shutil.copytree(ROOT / package, work / package, ignore=shutil.ignore_patterns("__pycache__"))
     for file in FILES:
-        (work / file).write_text(adapted((work / file).read_text()))
+        (work / file).write_text(adapted((work / file).read_text(encoding="utf-8")), encoding="utf-8")
     command = [sys.executable, "-c", BUILD.format(files=FILES)]
     done = subprocess.run(command, cwd=work, capture_output=True, text=True)
     if done.returncode:

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import accumulate
 
-from allocators.base import Ask, Move
+from allocators.base import Ask
 from harness.clock import Clock
 from harness.errors import HarnessError
 from harness.jump import NO_JUMP, Jump, can_jump, jump
@@ -16,7 +16,7 @@ from harness.runner.base import Runner, StepResult
 from schedulers.base import Scheduler
 from schedulers.request import Batch, Rejection, Request, Sequence
 
-STEPS_WITHOUT_NEW_GROUND = 100_000
+STEPS_WITHOUT_NEW_GROUND = WAKE_UPS_IN_VAIN = 100_000
 
 
 class StalledError(HarnessError):
@@ -69,8 +69,6 @@ class Engine:
         self._busy_until = 0  # when the runner is through with all that it was handed (ns)
         self._idle_since = -1  # ns; -1 = it is not idle
         self._blocked: Ask | None = None  # what the queue's head was refused when it became idle
-        self._moves: list[Move] = []  # of batches that turned out to be empty
-        self._delay_ns = 0
         self._last: Step | None = None  # the last one that landed, if it was taken together with others
         self._barren = self._fruitless = 0  # steps that only repeated old work, wake-ups that nothing came of
 
@@ -89,11 +87,11 @@ class Engine:
             self.over += 1
         return rejection
 
-    def start(self, clock: Clock, due: int | None) -> int | None:
+    def start(self, clock: Clock, arrival: int | None) -> int | None:
         """Schedule steps and hand them to the runner, as many as may be under way.
 
         Args:
-            due: before this (ns) no request can arrive; None = none will.
+            arrival: before this (ns) no request can arrive; None = none will.
 
         Returns:
             When the oldest step under way lands (ns); None = there is nothing to run.
@@ -112,10 +110,8 @@ class Engine:
             if self.arrived != self.over + queued:
                 raise StalledError(f"{self.arrived} requests arrived, {self.over} are over and {queued} are queued")
             if batch.seqs:
-                under_way.append(self._hand_over(batch, now, schedule_ns, clock, due))
+                under_way.append(self._hand_over(batch, now, schedule_ns, clock, arrival))
                 continue
-            self._moves += batch.moves
-            self._delay_ns += batch.delay_ns
             if not under_way:
                 self._rest(batch, now)
                 return None
@@ -138,8 +134,8 @@ class Engine:
         return len(produced) * (1 + len(step.further.ns)), [seq.request for seq in finished]
 
     def wake_at(self, now: int) -> int | None:
-        """When (ns) the scheduler wants to be woken; None = never. One at `now` has just passed without effect."""
-        wake = self.scheduler.wake_at()
+        """When (ns) the scheduler wants to be woken; None = never, or it would have no effect."""
+        wake = self.scheduler.wake_at() if self.scheduler.num_requests else None
         return None if wake is None or wake <= now else wake
 
     def close(self, now: int) -> None:
@@ -160,10 +156,8 @@ class Engine:
         ends = list(accumulate(self._last.further.ns, initial=self._last.ready))
         return ends[bisect_left(ends, request.arrival_ns)]
 
-    def _hand_over(self, batch: Batch, now: int, schedule_ns: int, clock: Clock, due: int | None) -> Step:
+    def _hand_over(self, batch: Batch, now: int, schedule_ns: int, clock: Clock, arrival: int | None) -> Step:
         scheduler = self.scheduler
-        if self._moves or self._delay_ns:
-            self._catch_up(batch)
         runs = max(now, self._busy_until)
         books = scheduler.allocator.memory(batch.blocked)
         self.recorder.scheduled(batch, now, scheduler.num_waiting, books, runs)
@@ -178,20 +172,11 @@ class Engine:
         ready = self._busy_until = lands = clock.ends(runs, execute_ns)
         further = NO_JUMP
         if self._jumping:
-            wake = self.wake_at(now)
-            if wake is not None and (due is None or wake < due):
-                due = wake
-            further = jump(scheduler, self.runner, batch, ready, due)
+            further = jump(scheduler, self.runner, batch, ready, arrival)
             if further.ns:
                 self._busy_until = lands = ready + sum(further.ns)
         promised = _promise(batch) if self.depth > 1 else None
         return Step(batch, result, ready, lands, (schedule_ns, execute_ns), further, promised)
-
-    def _catch_up(self, batch: Batch) -> None:
-        """Moves of batches that had nothing to compute come before those of the first that has."""
-        batch.moves = self._moves + batch.moves
-        batch.delay_ns += self._delay_ns
-        self._moves, self._delay_ns = [], 0
 
     def _count(self, batch: Batch) -> None:
         """See that something is computed for the first time, now and then."""
@@ -205,8 +190,8 @@ class Engine:
         self._idle_since, self._blocked = now, batch.blocked
         if self.scheduler.num_requests:
             self._fruitless += 1
-            if self._fruitless > STEPS_WITHOUT_NEW_GROUND:
-                raise StalledError(f"woken {self._fruitless} times, {self.stalled()}")
+            if self._fruitless > WAKE_UPS_IN_VAIN:
+                raise StalledError(f"{self._fruitless} times the scheduler was woken in vain. {self.stalled()}")
 
     def _rouse(self, now: int) -> None:
         """End the idle time, if there is any."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.arguments import with_quotes
 from harness.errors import HarnessError
 
 
@@ -26,7 +28,7 @@ def explained(experiments: Path) -> Iterator[None]:
     except MissingConfigException as error:
         raise HarnessError(_missing(error, experiments)) from error
     except OverrideParseException as error:
-        raise HarnessError(f"{error.override!r} is no override: write key=value, as in seed=1") from error
+        raise HarnessError(_no_override(str(error.override), experiments)) from error
     except (ConfigCompositionException, OmegaConfBaseException, HydraException) as error:
         if interrupt := _interrupt(error):
             raise interrupt from error
@@ -35,7 +37,8 @@ def explained(experiments: Path) -> Iterator[None]:
         raise HarnessError(f"no permission to write {error.filename}; choose another folder with hydra.run.dir=DIR "
                            "(hydra.sweep.dir=DIR for a sweep)") from error  # fmt: skip
     except OSError as error:
-        raise HarnessError(f"{error.strerror or error}: {error.filename or 'results'}") from error
+        where = f"{error.filename}; choose another folder with hydra.run.dir=DIR (hydra.sweep.dir=DIR for a sweep)"
+        raise HarnessError(f"{error.strerror}: {where}" if error.filename else str(error)) from error
 
 
 def _interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
@@ -43,6 +46,22 @@ def _interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error
+
+
+def _no_override(word: str, experiments: Path) -> str:
+    """What a word was meant to be: with `=` a value that needs quotes, else a choice of some group, or a command."""
+    from harness.__main__ import COMMANDS
+    from harness.build import nearest
+
+    if typed := with_quotes(word):
+        return f"{word!r} is no override: its value needs quotes: {typed}"
+    files = sorted(experiments.glob("*/*.yaml"), key=lambda path: path.parent.name == "experiment")  # which win
+    choices = {path.stem: f"{path.parent.name}={path.stem}" for path in files}
+    close = get_close_matches(word, [*choices, *COMMANDS], 1, 0.7)
+    if close:
+        meant = choices.get(close[0], close[0])
+        return f"{word!r} is no override; did you mean: python -m harness {meant}"
+    return f"{word!r} is no override: write key=value, as in seed=1{nearest(word, COMMANDS)}; see --help and list"
 
 
 def _missing(error: MissingConfigException, experiments: Path) -> str:

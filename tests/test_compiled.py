@@ -63,7 +63,7 @@ def harness(sources: Path, folder: Path, *arguments: str, **environment: str) ->
 
 def results(folder: Path) -> list[bytes]:
     """What every job found out."""
-    names = ("requests.csv", "steps.csv", "moves.csv", "memory_map.csv")
+    names = ("requests.csv", "steps.csv", "moves.csv", "events.csv", "memory_map.parquet")
     found = [path.read_bytes() for name in names for path in sorted(folder.rglob(name))]
     assert found
     return found
