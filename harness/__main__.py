@@ -1,7 +1,8 @@
 """`python -m harness` runs a job, or the sweep of an experiment; `python -m harness report DIR` reports one again.
 
 `python -m harness inspect FILE [workload.KEY=VALUE]...` describes a trace; `python -m harness compile` compiles the
-simulation (optional).
+simulation (optional); `python -m harness check` compares what our runner says of a model with what the model says by
+itself.
 """
 
 from __future__ import annotations
@@ -64,6 +65,14 @@ def _compile() -> None:
     print(f"written to {compiled.build()}")
 
 
+def _check(*words: str) -> None:
+    from harness.check import main as check
+    from harness.mistakes import explained
+
+    with explained(EXPERIMENTS):
+        sys.exit(check(list(words), EXPERIMENTS))
+
+
 def _list(kind: str | None = None) -> None:
     from harness.listing import list_names
 
@@ -82,6 +91,7 @@ COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
     "compile": ("", _compile),
     "report": ("DIR", _report),
     "list": ("[KIND]", _list),
+    "check": ("[FAMILY|KEY=VALUE]...", _check),
 }
 
 if __name__ == "__main__":

@@ -117,9 +117,6 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         from harness.runner.device import open_device, warm_up
 
         device = open_device(cfg)
-        if cfg.max_model_len > device.shape.max_positions:
-            most = device.shape.max_positions
-            raise HarnessError(f"max_model_len={cfg.max_model_len}: model {cfg.model.name} has {most} positions")
         capacity = device.capacity(cfg)
         scheduler = build_scheduler(cfg, capacity, asked)
         runner = device.runner(scheduler.allocator)
