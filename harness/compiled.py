@@ -33,7 +33,7 @@ PARTS = {
     "allocators": "base block_pool books buddy compaction contiguous forks holes host paged radix radix_tree virtual",
     "schedulers": "base content continuous group guaranteed_no_evict ideal lengths max_utilization past_future policy "
     "quiet rebuild request reservation static static_bucketed vllm_v1",
-    "harness": "ahead clock jump replayer",
+    "harness": "clock engine jump replayer",
     "harness.metrics": "gaps recorder",
     "harness.runner": "base simulated",
     "harness.runner.latency": "base roofline weights",

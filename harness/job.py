@@ -15,10 +15,10 @@ from typing import Any
 import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
-from harness.ahead import replay_ahead
 from harness.build import build_scheduler, locate, settle_lanes
 from harness.clock import CLOCKS, Clock
 from harness.config import asked_by, settle, without_effect
+from harness.engine import Engine
 from harness.environment import environment
 from harness.errors import HarnessError
 from harness.files import write_json, write_text
@@ -27,7 +27,7 @@ from harness.metrics.memory_map import MappedRecorder
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import OWN_LIMITS, goodput, summarize
-from harness.replayer import replay
+from harness.replayer import Source, replay
 from harness.runner.latency.choose import choose_latency, mismatch, move_costs, simulated_slots, who
 from harness.runner.nvml import NvmlSampler
 from harness.runner.simulated import SimulatedModelRunner
@@ -128,7 +128,6 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         runner = device.runner(scheduler.allocator)
         facts |= device.facts | warm_up(runner, cfg)
     facts["setup_s"] = time.perf_counter() - started
-    play = replay_ahead if cfg.simulation.async_scheduling else replay
     recorder = Recorder(folder / "steps.csv", keep=False)
     if cfg.memory_map:
         every = cfg.memory_map is True
@@ -137,7 +136,8 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     try:
         clock, on_progress = _clock(cfg), progress(len(workload.requests)) if progress else None
         with card or nullcontext(), _rare_collections():
-            play(workload, scheduler, runner, clock, recorder, on_progress)
+            engine = Engine(scheduler, runner, recorder, depth=2 if cfg.simulation.async_scheduling else 1)
+            replay(Source(workload), [engine], clock, on_progress=on_progress)
     finally:
         table, lost = _write_tables(recorder, workload, folder)
     row = lost | _facts(cfg, capacity, scheduler, workload, facts)

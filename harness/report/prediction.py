@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 
 from harness.clock import Clock
+from harness.engine import Engine
 from harness.errors import HarnessError
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.summary import summarize
-from harness.replayer import replay
+from harness.replayer import Source, replay
 from harness.report.comparison import names, read_jobs, records
 from harness.runner.latency.fitted import FEATURES, FittedLatency
 from harness.runner.simulated import SimulatedModelRunner
@@ -158,7 +159,7 @@ def _simulate(path: Path, job: dict[str, Any], build_scheduler: BuildScheduler, 
     scheduler = build_scheduler(config, int(job["capacity"]))
     recorder = Recorder()
     workload = SimpleNamespace(requests=requests, concurrency=concurrency)
-    replay(workload, scheduler, SimulatedModelRunner(latency), Clock(), recorder)
+    replay(Source(workload), [Engine(scheduler, SimulatedModelRunner(latency), recorder)], Clock())
     value = summarize(recorder, request_table(recorder, requests), scheduler.allocator.capacity)["output_throughput"]
     return float(value) if value else None
 
