@@ -35,6 +35,9 @@ class Request:
         priority: lower is sooner.
         n: answers wanted: so many samples, or the beams of a search of that width.
         use_beam_search: whether they are the likeliest answers that a beam search finds, instead of samples.
+        ttft_slo_ms, tpot_slo_ms: what its client expects of the time to the first token, and per token after it.
+        deadline_ms: milliseconds from its arrival by which its last token should be there. These limits bind nobody:
+            a scheduler may look at them, and goodput counts who kept them. None = no such limit.
     """
 
     id: int
@@ -49,10 +52,18 @@ class Request:
     priority: int = 0
     n: int = 1
     use_beam_search: bool = False
+    ttft_slo_ms: float | None = None
+    tpot_slo_ms: float | None = None
+    deadline_ms: float | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < self.output_len:
             self.output_len = self.max_tokens
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When its last token should be there, on the replay's clock; None = whenever."""
+        return None if self.deadline_ms is None else self.arrival_ns + round(self.deadline_ms * 1e6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +124,11 @@ class Sequence(Holder):
     def members(self) -> list[Sequence]:
         """All sequences of its request."""
         return [self] if self.group is None else self.group.seqs
+
+    @property
+    def to_admit(self) -> int:
+        """Tokens that it is admitted to compute: all, or of a group the prompt, which its leader computes."""
+        return self.num_tokens if self.group is None else self.request.prompt_len
 
     def due(self, budget: int) -> int:
         """Tokens of it that may be computed now, of at most `budget`; its group has a say."""
@@ -183,6 +199,7 @@ class Batch:
     """What one step computes.
 
     Attributes:
+        now: when it is scheduled (ns); an order that goes by the time needs it.
         seqs, counts: the sequences in order and how many new tokens of each are computed; `seq.stored` includes them.
         committed: how many of those the allocator knows of already (`Scheduler.commit`).
         idle: finished lanes of a static batch that are computed for nothing (they neither write nor grow).
@@ -195,7 +212,8 @@ class Batch:
     """
 
     def __init__(self, seqs: list[Sequence] | None = None, counts: list[int] | None = None,
-                 idle: list[Sequence] | None = None) -> None:  # fmt: skip
+                 idle: list[Sequence] | None = None, now: int | None = None) -> None:  # fmt: skip
+        self.now = now
         self.seqs = seqs or []
         self.counts = counts or []
         self.idle = idle or []
@@ -210,6 +228,13 @@ class Batch:
     @property
     def num_tokens(self) -> int:
         return sum(self.counts)
+
+    def drop(self, seq: Sequence) -> None:
+        """Schedule nothing of `seq`, if anything was."""
+        if seq in self.seqs:
+            at = self.seqs.index(seq)
+            del self.seqs[at], self.counts[at]
+            self.committed -= at < self.committed
 
     @property
     def work(self) -> Work:

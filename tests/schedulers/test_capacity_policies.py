@@ -18,11 +18,15 @@ from schedulers.ideal import Ideal
 from schedulers.lengths import Window
 from schedulers.max_utilization import MaxUtilization
 from schedulers.past_future import PastFuture
-from schedulers.policy import by_priority
+from schedulers.orders import Priority
 from schedulers.request import Batch, Request
 from schedulers.reservation import Reservation, on_demand
 from tests.conformance import scheduler as conformance
 from tests.conformance.scheduler import SchedulerConformance, serve
+
+
+def by_priority(seq: Any) -> Any:
+    return Priority().key(seq, 0)
 
 
 class TestGuaranteedNoEvict(SchedulerConformance):
