@@ -362,7 +362,7 @@ class Scheduler(ABC):
         """Stop running `seq` and its group, whatever of it is scheduled; those that ran."""
         seq.members[0].preemptions += 1
         batch.preempted.append(seq.members[0])
-        members = [member for member in seq.members if member in self.running]
+        members = [seq] if seq.group is None else [member for member in seq.members if member in self.running]
         for member in members:
             self.running.remove(member)
             batch.drop(member)

@@ -53,14 +53,16 @@ class Continuous(Scheduler):
         return self.close(batch)
 
     def preempt(self, seq: Sequence, batch: Batch) -> None:
-        leader = seq.members[0]
-        swappable = self.preemption == "swap" and all(member.stored for member in seq.members)
-        held = [member for member in seq.members if member.row >= 0]
-        if swappable and self.allocator.swap(held, to_host=True):
+        if self.preemption == "swap" and self._swap_out(seq):
             self.withdraw(seq, batch)
-            self.swapped.appendleft(leader)
+            self.swapped.appendleft(seq.members[0])
         else:
             super().preempt(seq, batch)
+
+    def _swap_out(self, seq: Sequence) -> bool:
+        """Move all of its request to the host; False if some of it has no tokens, or there is no room."""
+        held = [member for member in seq.members if member.row >= 0]
+        return all(member.stored for member in seq.members) and self.allocator.swap(held, to_host=True)
 
     def quiet(self, batch: Batch) -> Quiet | None:
         """All that runs is in the batch, and who waits was refused memory, or a place, and will be while both fill up.
