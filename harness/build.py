@@ -109,7 +109,15 @@ def _arguments(cls: Any, group: DictConfig, key: str, asked: Collection[str]) ->
     told = [name for name in unknown if f"{key}.{name}" in asked]
     if told:
         raise HarnessError(f"{key}.{told[0]}: {cls.__name__} has no such argument{nearest(told[0], known)}")
-    return {name: value for name, value in arguments.items() if name not in unknown}
+    return {name: _part(value, f"{key}.{name}") for name, value in arguments.items() if name not in unknown}
+
+
+def _part(value: Any, key: str) -> Any:
+    """A value as it is, or the object that it names by `_target_`, as an order of one's own for `scheduler.policy`."""
+    if not isinstance(value, Mapping) or "_target_" not in value:
+        return value
+    cls = locate(value["_target_"], f"{key}._target_")
+    return _construct(cls, key, **{name: part for name, part in value.items() if name != "_target_"})
 
 
 def _construct(cls: Any, key: str, **arguments: Any) -> Any:

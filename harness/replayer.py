@@ -74,6 +74,7 @@ def replay(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, clock: 
     source = Source(workload)
     allocator = scheduler.allocator
     jumping = can_jump(scheduler, runner)
+    scheduler.predict = getattr(runner, "estimate", None)
     over = tokens = barren = idle = 0
     last, begun = NO_JUMP, 0  # the last jump, and when it began
     while True:
