@@ -43,7 +43,7 @@ class SimulatedModelRunner:
         return times
 
     def estimate(self, batch: Batch) -> int | None:
-        """How long a step of `batch` would take (ns), for schedulers; None where the model can't be asked beforehand."""
+        """How long a step of `batch` would take (ns); None where the model can't be asked before."""
         estimate = getattr(self.latency, "estimate", None)
         return None if estimate is None else estimate(batch)
 

@@ -17,8 +17,8 @@ from schedulers.guaranteed_no_evict import GuaranteedNoEvict
 from schedulers.ideal import Ideal
 from schedulers.lengths import Window
 from schedulers.max_utilization import MaxUtilization
-from schedulers.past_future import PastFuture
 from schedulers.orders import Priority
+from schedulers.past_future import PastFuture
 from schedulers.request import Batch, Request
 from schedulers.reservation import Reservation, on_demand
 from tests.conformance import scheduler as conformance
