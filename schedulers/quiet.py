@@ -50,7 +50,7 @@ def vouched(plugin: object, hook: str) -> bool:
 
 
 def _set_on(plugin: object, name: str, code: object) -> bool:
-    """Whether an object has a method of its own. Asked by name: an object whose `__dict__` is read is slow ever after."""
+    """Whether an object has a method of its own. Asked by name: who reads an object's `__dict__` slows it down."""
     if not isinstance(code, FunctionType) or getattr(code, "__isabstractmethod__", False):
         return False
     mine = getattr(plugin, name)

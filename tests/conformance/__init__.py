@@ -1,4 +1,4 @@
-"""The suites that every allocator, scheduler and latency model inherits, yours included: installed, `kvlab_conformance`."""
+"""The suites that allocators, schedulers and latency models inherit, yours included: installed, `kvlab_conformance`."""
 
 import pytest
 

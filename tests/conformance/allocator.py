@@ -25,6 +25,7 @@ from allocators.checker import Checked
 from schedulers.continuous import Continuous
 from schedulers.static import Static
 from schedulers.vllm_v1 import VllmV1
+
 from .jumps import any_jump_is_its_steps
 
 Make = Callable[[int, int], Allocator]

@@ -32,6 +32,7 @@ from schedulers.base import Scheduler
 from schedulers.group import Branch
 from schedulers.request import Batch, Rejection, Request, Sequence
 from schedulers.reservation import RESERVATIONS, Reservation, on_demand
+
 from .jumps import any_jump_is_its_steps
 
 STEP_NS = 10
