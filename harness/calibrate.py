@@ -11,6 +11,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import HarnessError
+from harness.files import write_table, write_text
 from harness.runner.latency.fitted import FEATURES, FittedLatency
 
 HELD_BACK = 5  # every 5th step is not fitted
@@ -38,9 +39,9 @@ def measure(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any
     held_back = np.arange(len(steps)) % HELD_BACK == HELD_BACK - 1
     latency = FittedLatency.fit(steps[~held_back])
     errors = errors_by_kind(latency, steps[held_back])
-    errors.to_csv(folder / "calibration.csv", index=False)
+    write_table(folder / "calibration.csv", errors)
     overall = errors.iloc[-1]
-    (folder / "latency.yaml").write_text(as_yaml(latency, cfg.model.name, facts, len(steps), overall))
+    write_text(folder / "latency.yaml", as_yaml(latency, cfg.model.name, facts, len(steps), overall))
     row = {"model": cfg.model.name, "device": facts["device"], "threads": facts.get("threads"), "steps": len(steps)}
     row |= {f"error_{key}_pct": float(overall[f"{key}_pct"]) for key in SHOWN}
     print(

@@ -24,7 +24,7 @@ FIRST = [
 ]  # fmt: skip
 AFTER_SWEPT = ["output_throughput_x", "e2e_mean_x", "repeat", "error"]
 WHO = ["system", "allocator", "reservation", "scheduler"]
-NOT_SWEPT = {*WHO, "repeat", "seed"}  # they name the row, or repeat it
+NOT_SWEPT = {*WHO, "label", "repeat", "seed"}  # they name the row, or repeat it
 
 
 def read_jobs(folder: Path) -> pd.DataFrame:
