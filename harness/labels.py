@@ -48,9 +48,10 @@ def _qualities(scheduler: DictConfig) -> list[str]:
     """What sets a scheduler apart from its class with first come, first served; usually nothing."""
     target, policy, told = (
         _short(scheduler._target_),
-        str(scheduler.get("policy", "fcfs")),
+        scheduler.get("policy", "fcfs"),
         scheduler.get("length_predictor"),
     )
+    policy = class_name(policy._target_) if isinstance(policy, DictConfig) else str(policy)
     lanes, tokens = scheduler.get("max_num_seqs"), scheduler.get("max_num_batched_tokens")
     found = []
     if policy != "fcfs":

@@ -32,7 +32,8 @@ from schedulers.base import Scheduler
 from schedulers.group import Branch
 from schedulers.request import Batch, Rejection, Request, Sequence
 from schedulers.reservation import RESERVATIONS, Reservation, on_demand
-from tests.conformance.jumps import any_jump_is_its_steps
+
+from .jumps import any_jump_is_its_steps
 
 STEP_NS = 10
 STEPS = 10_000  # no workload here needs more
@@ -73,12 +74,12 @@ def serve(scheduler: Scheduler, requests: Iterable[Request], closed_batches: boo
             served.finished += scheduler.complete(batch, None, searches(batch, chance))[1]
             now += STEP_NS
             continue
-        wake = scheduler.wake_at()
-        due = [request.arrival_ns for request in list(pending)[:1]] + ([wake] if wake is not None else [])
-        if not due:
-            assert not scheduler.num_requests, "requests are queued and nothing will ever be scheduled"
+        if not scheduler.num_requests and not pending:
             return served
-        assert min(due) > now, "the scheduler wants to be woken in the past"
+        wake = scheduler.wake_at() if scheduler.num_requests else None
+        due = [request.arrival_ns for request in list(pending)[:1]]
+        due += [wake] if wake is not None and wake > now else []
+        assert due, "requests are queued and nothing will ever be scheduled"
         now = min(due)
     raise AssertionError(f"the scheduler spins: {STEPS} steps without an end")
 
