@@ -134,6 +134,7 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     limits = {str(name): limit for name, limit in cfg.slo_ms.items() if limit is not None}
     if limits:
         row["goodput"] = goodput(table, limits, row["duration_s"])
+        row["goodput_limits"] = ", ".join(f"{name.upper()} ≤ {limit:g} ms" for name, limit in limits.items())
     if cfg.price_per_hour is not None and row["output_throughput"]:
         row["cost_per_million_output_tokens"] = cfg.price_per_hour / 3600 / row["output_throughput"] * 1e6
     row["warnings"] = workload.notes["notices"] + _warnings(recorder, row, why)

@@ -108,6 +108,7 @@ class Scheduler(ABC):
         self.unforked = self.branching = 0
         self._siblings = 0  # in `running`, beyond the first of each request
         self._to_come = 0  # members that unforked groups will add to `running`
+        self._untold = 0  # preemptions since the last batch with anybody in it
         self.prefix = PrefixCounts()
 
     # ---- the contract ----------------------------------------------------------------------------------------------
@@ -373,6 +374,7 @@ class Scheduler(ABC):
     def withdraw(self, seq: Sequence, batch: Batch) -> list[Sequence]:
         """Stop running `seq` and its group, whatever of it is scheduled; those that ran."""
         seq.members[0].preemptions += 1
+        batch.preemptions += 1
         batch.preempted.append(seq.members[0])
         if seq.group is None:
             self.running.remove(seq)
@@ -429,6 +431,9 @@ class Scheduler(ABC):
         batch.moves, batch.saved = self.allocator.take_moves(), self.allocator.saved_slots
         batch.delay_ns = self.allocator.take_delay()
         batch.grouped = self._siblings > 0 or self.unforked > 0
+        self._untold += batch.preemptions
+        if batch.seqs:
+            batch.preemptions, self._untold = self._untold, 0
         return batch
 
     def finish(self, finished: Items[Sequence]) -> None:

@@ -31,6 +31,8 @@ COLUMNS: list[tuple[str, str, Callable[[object], str]]] = [
     ("e2e\np99 s", "e2e_p99_ms", _cell("{:.1f}", 1e-3)),
     ("capacity\nreq/s", "capacity_rate", _cell("{:.3g}")),
     ("% of\nideal", "pct_of_ideal", _cell("{:.1f}")),
+    ("goodput\nreq/s", "goodput", _cell("{:.3g}")),
+    ("$ per\nM tokens", "cost_per_million_output_tokens", _cell("{:.3g}")),
 ]
 
 SPREAD = ("mean", "p50", "p90", "p99")
@@ -40,12 +42,17 @@ BOOKS = [("in use", "used"), ("held by finished", "finished_held"), ("reserved",
 JOB: list[tuple[str, str, list[tuple[str, str]]]] = [
     ("requests", "", [(name, name) for name in ("finished", "rejected", "unfinished")]),
     ("makespan", "s", [("", "duration_s")]),
-    ("throughput", "tokens/s", [("output", "output_throughput"), ("prompts and output", "total_token_throughput")]),
+    ("throughput", "tokens/s", [("output", "output_throughput"), ("prompts and output", "total_token_throughput"),
+                                ("output while steady", "steady_output_throughput"),
+                                ("while saturated", "saturated_output_throughput")]),
+    ("goodput", "requests/s", [("", "goodput")]),
+    ("cost", "dollars per million output tokens", [("", "cost_per_million_output_tokens")]),
     *((name.upper() if len(name) < 5 else name, "ms", [(key, f"{name}_{key}_ms") for key in SPREAD])
       for name in ("ttft", "tpot", "itl", "e2e", "queueing")),
     ("oldest waiting", "s", [("mean", "waiting_age_mean_s"), ("most", "waiting_age_max_s")]),
     ("normalized latency", "s per token", [("mean", "normalized_latency_mean_s")]),
-    ("batch", "sequences", [("mean", "mean_batch_size"), ("while saturated", "saturated_mean_batch_size")]),
+    ("batch", "sequences", [("mean", "mean_batch_size"), ("while steady", "steady_mean_batch_size"),
+                            ("while saturated", "saturated_mean_batch_size")]),
     ("lanes", "%", [("useful", "useful_lane_pct")]),
     ("recomputed", "% of tokens", [("", "recomputed_pct")]),
     ("saved by sharing", "% of slots", [("", "kv_saved_pct"), ("while saturated", "saturated_kv_saved_pct")]),
@@ -114,6 +121,9 @@ def notes(table: pd.DataFrame, groups: pd.DataFrame) -> list[str]:
             found.append(f"{row['label']}: {' and '.join(lost)} requests are not in its latencies.")
         if row["status"] != "finished":
             found.append(f"{row['label']}: {row['status']}" + (f": {row['error']}" if pd.notna(row["error"]) else ""))
+    if "goodput_limits" in table:
+        found += [f"Goodput: requests per second with {text}."
+                  for text in dict.fromkeys(table["goodput_limits"].dropna())]  # fmt: skip
     for name in ("banner", "warnings"):
         if name in table:
             for text, rows in table.dropna(subset=[name]).groupby(name, sort=False):

@@ -22,7 +22,7 @@ from allocators.virtual import Virtual
 from harness.clock import Clock
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
-from harness.metrics.steps import Totals
+from harness.metrics.steps import AT, Totals
 from harness.metrics.summary import summarize
 from harness.replayer import replay
 from harness.runner.base import StepResult
@@ -99,6 +99,8 @@ def simulate(scheduler: Scheduler, requests: list[Request], latency: LatencyMode
 
 
 def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    if len(one["steps"]):
+        assert one["steps"][:, AT["preempted"]].sum() == one["table"]["preemptions"].sum()
     assert one["moves"] == other["moves"]
     assert one["steps"].tolist() == other["steps"].tolist()
     pd.testing.assert_frame_equal(one["table"], other["table"], check_exact=True)
