@@ -223,7 +223,11 @@ class Scheduler(ABC):
             return f"prompt + output = {total} tokens > max_model_len = {self.max_model_len}"
         stored = max(self.reservation(request, self.max_model_len), total - 1)
         if self.allocator.footprint(stored) is None:
-            return f"{stored} tokens never fit the KV pool of {self.allocator.capacity} slots"
+            promised = f", promised to a request of {total - 1}," if stored > total - 1 else ""
+            takes = self.allocator.takes(stored)
+            return f"{stored} tokens{promised} never fit the KV pool of {self.allocator.capacity} slots" + (
+                f": they take {takes}" if takes else ""
+            )
         if not self.chunked_prefill and total - 1 > self.max_num_batched_tokens:
             return (
                 f"chunked prefill is off and {total - 1} tokens (prompt and what a preemption would recompute) exceed "

@@ -86,9 +86,12 @@ def build_workload(config: Mapping[str, Any], max_model_len: int, seed: int) -> 
     notes["notices"] += _unused(settings, notes["arrival"])
     if settings.shared_prefix:
         _put_before(rows, settings.shared_prefix)
+    if settings.n > 1:
+        if rows.n is not None and (rows.n != settings.n).any():
+            notes["notices"].append(f"workload.n={settings.n} counts, not the n of the trace's own rows")
+        rows.n = np.full(len(rows), settings.n, dtype=np.int64)
+        rows.use_beam_search = np.full(len(rows), settings.use_beam_search)
     requests = make_requests(rows, arrival, _declared(settings.max_tokens, rows, max_model_len))
-    for request in requests if settings.n > 1 else ():
-        request.n, request.use_beam_search = settings.n, settings.use_beam_search
     concurrency = settings.concurrency if settings.arrival == "closed_loop" else None
     return Workload(requests, concurrency, notes, _banner(notes))
 
@@ -155,6 +158,8 @@ def make_requests(rows: Rows, arrival: Integers, declared: Integers) -> list[Req
                 rows.hash_block.tolist() if rows.hash_block is not None else repeat(0),
                 rows.session or repeat(""),
                 rows.priority.tolist() if rows.priority is not None else repeat(0),
+                rows.n.tolist() if rows.n is not None else repeat(1),
+                rows.use_beam_search.tolist() if rows.use_beam_search is not None else repeat(False),
             )
         )
     finally:

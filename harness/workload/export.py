@@ -14,6 +14,7 @@ from harness.workload.errors import WorkloadError
 from schedulers.request import Request
 
 _COLUMNS = ("arrival_ns", "prompt_len", "output_len", "max_tokens", "session", "priority")
+_ANSWERS = ("n", "use_beam_search")
 _LISTS = ("hash_block", "hash_ids", "token_ids")
 
 
@@ -49,6 +50,8 @@ def _write_lines(requests: list[Request], stream: io.TextIOWrapper) -> None:
             line += f',"session":{json.dumps(r.session)}'
         if r.priority:
             line += f',"priority":{r.priority}'
+        if r.n > 1:
+            line += f',"n":{r.n}' + (',"use_beam_search":true' if r.use_beam_search else "")
         if r.hash_ids is not None:
             line += f',"hash_block":{r.hash_block},"hash_ids":[{",".join([str(int(value)) for value in r.hash_ids])}]'
         if r.token_ids is not None:
@@ -59,9 +62,12 @@ def _write_lines(requests: list[Request], stream: io.TextIOWrapper) -> None:
 def _write_csv(requests: list[Request], stream: io.TextIOWrapper) -> None:
     writer = csv.writer(stream, lineterminator="\n")
     lists = _LISTS if any(request.hash_ids is not None or request.token_ids is not None for request in requests) else ()
-    writer.writerow((*_COLUMNS, *lists))
+    answers = _ANSWERS if any(request.n > 1 for request in requests) else ()
+    writer.writerow((*_COLUMNS, *answers, *lists))
     for request in requests:
         cells = [getattr(request, name) for name in _COLUMNS]
+        if answers:
+            cells += [request.n, str(request.use_beam_search).lower()]
         if lists:
             ids, tokens = request.hash_ids, request.token_ids
             cells += [request.hash_block or "", "" if ids is None else " ".join(str(int(value)) for value in ids)]

@@ -55,7 +55,8 @@ turns = st.lists(st.one_of(odd, st.fixed_dictionaries({}, optional={"value": odd
 
 def columns(layout: Format) -> list[str]:
     named = [layout.prompt, layout.output, *(name for name, _ in layout.times)]
-    named += [n for n in (layout.session, layout.hash_ids, layout.block, layout.token_ids) if n]
+    answers = (layout.n, layout.use_beam_search)
+    named += [n for n in (layout.session, layout.hash_ids, layout.block, layout.token_ids, *answers) if n]
     return list(dict.fromkeys([*layout.required, *named, "output_1", "extra"]))
 
 
@@ -138,7 +139,7 @@ def test_rows(layout: Format, data: st.DataObject) -> None:
 def test_good_rows_with_bytes_changed(layout: Format, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["csv", "jsonl", "json"]))
     rows: list[dict[str, Any]] = [
-        {key: 5 for key in columns(layout) if key not in (layout.hash_ids, layout.token_ids)}
+        {key: 5 for key in columns(layout) if key not in (layout.hash_ids, layout.token_ids, layout.use_beam_search)}
     ] * 3
     if "conversations" in layout.required:
         rows = [{"conversations": [{"value": "why?"}, {"value": "because"}]}] * 3

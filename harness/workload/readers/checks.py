@@ -15,6 +15,7 @@ Integers = npt.NDArray[np.int64]
 _LONGEST = 2**31 - 1  # tokens; beyond, a length is a slip (a time in the wrong column)
 _LATEST = 2**62  # nanoseconds, 146 years: sums of two never overflow
 _GOOD, _MISSING, _TEXT, _OTHER = range(4)
+_WORDS: dict[Any, int] = {"true": 1, "1": 1, 1: 1, "false": 0, "0": 0, 0: 0, "": 0, None: 0, ABSENT: 0}
 
 
 @dataclass(slots=True)
@@ -88,6 +89,16 @@ def check_whole(values: list[Any], column: str, least: int, most: int, faults: F
 def check_length(values: list[Any], column: str, faults: Faults) -> Integers:
     """Lengths in tokens: whole numbers >= 1."""
     return check_whole(values, column, 1, _LONGEST, faults)
+
+
+def check_yes_or_no(values: list[Any], column: str, faults: Faults) -> npt.NDArray[np.bool_]:
+    """JSON's booleans, or the words and digits for them; nothing, null and an empty cell mean no."""
+    said = [_WORDS.get(value.strip().lower() if isinstance(value, str) else value, -1)
+            if isinstance(value, str | bool | int) or value is None or value is ABSENT else -1
+            for value in values]  # fmt: skip
+    found = np.array(said, dtype=np.int8)
+    faults.add(found < 0, column, "is neither true nor false")
+    return found > 0
 
 
 @dataclass(slots=True)

@@ -48,7 +48,7 @@ class Format:
         dates: the time may be a calendar date (ISO 8601).
         keep_origin: time 0 is the start of the replay as it stands; otherwise the earliest row arrives at 0.
         untimed: rows may all lack the time (then the file has no arrivals); otherwise a missing time is a fault.
-        session, hash_ids, token_ids, max_tokens, priority: optional columns.
+        session, hash_ids, token_ids, max_tokens, priority, n, use_beam_search: optional columns.
         block, default_block: column that says how many tokens a hash id stands for, and the value without it.
         derive: computes columns (lengths, ids) that the file has only indirectly, from the columns `inputs` names.
         note: said in the workload's notes when this format is read.
@@ -69,6 +69,8 @@ class Format:
     token_ids: str | None = None
     max_tokens: str | None = None
     priority: str | None = None
+    n: str | None = None
+    use_beam_search: str | None = None
     derive: Callable[[Columns, Choice], Columns] | None = None
     inputs: Callable[[Sequence[str]], list[str]] | None = None
     note: str = ""
@@ -77,6 +79,7 @@ class Format:
         """Every column to extract from a file with this header ("csv": only what it has; JSON rows may vary)."""
         if self.inputs is not None:
             return self.inputs(header)
-        optional = (self.session, self.hash_ids, self.block, self.token_ids, self.max_tokens, self.priority)
+        optional = (self.session, self.hash_ids, self.block, self.token_ids, self.max_tokens, self.priority, self.n,
+                    self.use_beam_search)  # fmt: skip
         names = [self.prompt, self.output, *(name for name, _ in self.times), *(name for name in optional if name)]
         return [name for name in names if name in header or kind != "csv"]

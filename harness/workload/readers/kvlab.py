@@ -16,5 +16,7 @@ FORMATS = (
         token_ids="token_ids",
         max_tokens="max_tokens",
         priority="priority",
+        n="n",
+        use_beam_search="use_beam_search",
     ),
 )

@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.workload.readers.checks import Faults, Integers, Times, check_ids, check_length, check_times, check_whole
+from harness.workload.readers.checks import (
+    Faults,
+    Integers,
+    Times,
+    check_ids,
+    check_length,
+    check_times,
+    check_whole,
+    check_yes_or_no,
+)
 from harness.workload.readers.format import ABSENT, Chunk, Columns, Format
 
 _SIXTY_FOUR_BITS = (1 << 64) - 1
@@ -32,6 +41,8 @@ class Rows:
         hash_ids: array('Q') of content ids per row, or None.
         hash_block: tokens per hash id, 0 = no ids.
         token_ids: array('i') of the prompt's tokens per row, or None.
+        n: answers wanted.
+        use_beam_search: whether they are the beams of a search.
     """
 
     lines: Integers
@@ -45,6 +56,8 @@ class Rows:
     hash_ids: list[array[int] | None] | None = None
     hash_block: Integers | None = None
     token_ids: list[array[int] | None] | None = None
+    n: Integers | None = None
+    use_beam_search: npt.NDArray[np.bool_] | None = None
 
     @classmethod
     def empty(cls) -> Rows:
@@ -119,6 +132,12 @@ def _optional_columns(layout: Format, columns: Columns, rows: Rows, faults: Faul
         rows.max_tokens = _whole_or_none(columns[layout.max_tokens], layout.max_tokens, 1, 0, faults)
     if layout.priority is not None and layout.priority in columns:
         rows.priority = _whole_or_none(columns[layout.priority], layout.priority, -(2**31), 0, faults)
+    if layout.n is not None and layout.n in columns:
+        rows.n = _whole_or_none(columns[layout.n], layout.n, 1, 1, faults)
+    if layout.use_beam_search is not None and layout.use_beam_search in columns:
+        rows.use_beam_search = check_yes_or_no(columns[layout.use_beam_search], layout.use_beam_search, faults)
+        several = np.zeros(len(rows), dtype=np.bool_) if rows.n is None else rows.n > 1
+        faults.add(rows.use_beam_search & ~several, layout.use_beam_search, f"needs {layout.n} of at least 2")
     if layout.token_ids is not None and layout.token_ids in columns:
         rule = f"must have {layout.prompt} entries"
         lists = check_ids(columns[layout.token_ids], layout.token_ids, rows.prompt_len, rule, 0, 2**31 - 1, faults)
