@@ -1,4 +1,4 @@
-"""A request that can never be served is told what it would take: its slots, or the lane, chunk or blocks around them."""
+"""What a request that can never be served would take is told: its slots, or the lane, chunk or blocks around them."""
 
 from __future__ import annotations
 
