@@ -28,8 +28,8 @@ def explained(experiments: Path) -> Iterator[None]:
     except OverrideParseException as error:
         raise HarnessError(f"{error.override!r} is no override: write key=value, as in seed=1") from error
     except (ConfigCompositionException, OmegaConfBaseException, HydraException) as error:
-        if _interrupted(error):
-            raise KeyboardInterrupt from error
+        if interrupt := _interrupt(error):
+            raise interrupt from error
         raise HarnessError(_composition(error, experiments)) from error
     except PermissionError as error:
         raise HarnessError(f"no permission to write {error.filename}; choose another folder with hydra.run.dir=DIR "
@@ -38,11 +38,11 @@ def explained(experiments: Path) -> Iterator[None]:
         raise HarnessError(f"{error.strerror or error}: {error.filename or 'results'}") from error
 
 
-def _interrupted(error: BaseException | None) -> bool:
-    """Whether it came of an interrupt, which OmegaConf may turn into an error of its own."""
+def _interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The interrupt it came of, which OmegaConf may turn into an error of its own."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
-    return error is not None
+    return error
 
 
 def _missing(error: MissingConfigException, experiments: Path) -> str:

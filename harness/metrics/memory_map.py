@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from allocators.base import Allocator, Books
+from harness.files import written
 from harness.metrics.recorder import Recorder
 from schedulers.request import Batch
 
@@ -39,8 +40,9 @@ class MappedRecorder(Recorder):
 
     def write(self, folder: Path) -> None:
         """Write `memory_map.csv` (a row for each run of slots and step) and `moves.csv` (one for each move)."""
-        pd.DataFrame(self._runs, columns=RUNS).to_csv(folder / "memory_map.csv", index=False)
-        pd.DataFrame(self._moves, columns=MOVES).to_csv(folder / "moves.csv", index=False)
+        for name, rows, columns in (("memory_map.csv", self._runs, RUNS), ("moves.csv", self._moves, MOVES)):
+            with written(folder / name) as file:
+                pd.DataFrame(rows, columns=columns).to_csv(file, index=False)
 
 
 def joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from allocators.base import Books
+from harness.files import named
 from harness.jump import NO_JUMP, Jump
 
 INTEGERS = (
@@ -136,10 +137,14 @@ class StepLog:
     Steady: from the first step in which somebody waits and the batch has no more sequences than in the step before,
     whatever keeps it from growing (memory, places, the token budget, a batch that nobody may join), to the last step
     with anything waiting. So neither ramp nor drain is in it; a server that keeps up with its requests has none.
+
+    Attributes:
+        error: why the file holds no more rows (a full disk); the replay and its totals go on.
     """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        self.error: OSError | None = None
         self.whole = Totals()
         self._saturated, self._steady = Span(Totals), Span(Pace)
         self._lanes = 0  # sequences in the last step that was summed
@@ -168,10 +173,14 @@ class StepLog:
             return
         rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, len(INTEGERS))
         steps = expand(rows, self._jumps, self._joined)
-        if self.path and self._written < DETAILED:
-            self._write(steps, np.ones(len(steps), dtype=np.int64))
-        elif self.path:
-            self._write(rows, np.array([1 + len(jump.ns) for jump in self._jumps]))
+        if self.path and not self.error:
+            try:
+                if self._written < DETAILED:
+                    self._write(steps, np.ones(len(steps), dtype=np.int64))
+                else:
+                    self._write(rows, np.array([1 + len(jump.ns) for jump in self._jumps]))
+            except OSError as error:
+                self.error = error
         self._rows = bytearray()
         self._jumps.clear()
         self._joined.clear()
@@ -203,7 +212,7 @@ class StepLog:
         spent = (rows[:, SPENT] / 1e6).T.tolist()
         columns = [steps.tolist(), (rows[:, 0] / 1e9).tolist(), *rows[:, 1 : SPENT.start].T.tolist(), *spent]
         text = "".join(map(LINE.__mod__, zip(*columns, repeat.tolist(), strict=True)))
-        with open(self.path or "", "a" if self._written else "w") as file:
+        with named(self.path), open(self.path or "", "a" if self._written else "w", encoding="utf-8") as file:
             file.write(text if self._written else HEADER + text)
         self._written += int(repeat.sum())
 
