@@ -14,8 +14,9 @@ import hydra
 
 from harness import compiled
 from harness.errors import HarnessError, answer
+from harness.installation import EXPERIMENTS
 from harness.signals import exit_code, listen
-from harness.task import EXPERIMENTS, run
+from harness.task import run
 
 
 def main() -> None:
@@ -25,7 +26,8 @@ def main() -> None:
     try:
         if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
             usage, command = COMMANDS[sys.argv[1]]
-            if len(sys.argv) - 2 != len(usage.split()):
+            words = usage.split()
+            if not sum(word[0] != "[" for word in words) <= len(sys.argv) - 2 <= len(words):
                 raise HarnessError(f"usage: python -m harness {sys.argv[1]} {usage}".rstrip())
             command(*sys.argv[2:])
         else:
@@ -55,6 +57,12 @@ def _compile() -> None:
     print(f"written to {compiled.build()}")
 
 
+def _list(kind: str | None = None) -> None:
+    from harness.listing import list_names
+
+    list_names(kind)
+
+
 def _report(folder: str) -> None:
     from harness.again import report_again
 
@@ -66,6 +74,7 @@ COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
     "inspect": ("FILE", _inspect),
     "compile": ("", _compile),
     "report": ("DIR", _report),
+    "list": ("[KIND]", _list),
 }
 
 if __name__ == "__main__":

@@ -126,7 +126,8 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     play = replay_ahead if cfg.simulation.async_scheduling else replay
     recorder = Recorder(folder / "steps.csv", keep=False)
     if cfg.memory_map:
-        recorder = MappedRecorder(scheduler.allocator, folder / "steps.csv", keep=False)
+        every = cfg.memory_map is True
+        recorder = MappedRecorder(scheduler.allocator, folder / "steps.csv", keep=False, every_step=every)
     card = NvmlSampler() if facts["device"] not in ("cpu", "simulated") else None
     try:
         clock, on_progress = _clock(cfg), progress(len(workload.requests)) if progress else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
@@ -26,7 +27,7 @@ def explained(experiments: Path) -> Iterator[None]:
     except MissingConfigException as error:
         raise HarnessError(_missing(error, experiments)) from error
     except OverrideParseException as error:
-        raise HarnessError(f"{error.override!r} is no override: write key=value, as in seed=1") from error
+        raise HarnessError(_no_override(str(error.override), experiments)) from error
     except (ConfigCompositionException, OmegaConfBaseException, HydraException) as error:
         if interrupt := _interrupt(error):
             raise interrupt from error
@@ -43,6 +44,20 @@ def _interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error
+
+
+def _no_override(word: str, experiments: Path) -> str:
+    """What a word without `=` was meant to be: a choice of some group, or a command."""
+    from harness.__main__ import COMMANDS
+    from harness.build import nearest
+
+    files = sorted(experiments.glob("*/*.yaml"), key=lambda path: path.parent.name == "experiment")  # which win
+    choices = {path.stem: f"{path.parent.name}={path.stem}" for path in files}
+    close = get_close_matches(word, [*choices, *COMMANDS], 1, 0.7)
+    if close:
+        meant = choices.get(close[0], close[0])
+        return f"{word!r} is no override; did you mean: python -m harness {meant}"
+    return f"{word!r} is no override: write key=value, as in seed=1{nearest(word, COMMANDS)}; see --help and list"
 
 
 def _missing(error: MissingConfigException, experiments: Path) -> str:

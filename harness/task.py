@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +16,11 @@ from omegaconf import DictConfig, OmegaConf
 from harness import compiled
 from harness.errors import HarnessError, answer
 from harness.folders import Lock, clear, own
+from harness.installation import EXPERIMENTS
 from harness.labels import class_name
-from harness.plan import over, read_plan
+from harness.plan import PLAN, Plan, over, read_plan
 
 HERE = Path(__file__).resolve().parent
-EXPERIMENTS = HERE.parent / "experiments"
 sys.path.append(str(HERE / "plugins"))  # where Hydra finds the sweeper
 OmegaConf.register_new_resolver("either", lambda one, other: one or other, replace=True)
 OmegaConf.register_new_resolver("class", class_name, replace=True)
@@ -52,9 +53,17 @@ def run_planned(cfg: DictConfig, folder: Path, sweep: Path, overrides: list[str]
         if over(folder):
             return
         clear(folder)
-        row = _run(cfg, folder, overrides, f"job {folder.name} ")
+        row = _run(cfg, folder, overrides, _place(folder, sweep, plan) if plan else f"job {folder.name}: ")
     if row["status"] != "finished":
         print(_failure(f"job {folder.name}, {row['system']}", row, folder), file=sys.stderr)
+
+
+def _place(folder: Path, sweep: Path, plan: Plan) -> str:
+    """Where in its sweep a job is, and how long the rest may take, if jobs take as long as those before."""
+    names = [job.dir for job in plan.jobs]
+    done, of = sum(over(sweep / name) for name in names), len(names)
+    left = (time.time() - (sweep / PLAN).stat().st_mtime) / done * (of - done) if done else 0.0
+    return f"job {names.index(str(folder.relative_to(sweep))) + 1} of {of}{f', {left:.0f} s left' if left else ''}: "
 
 
 def run_alone(cfg: DictConfig, folder: Path, asked_for: bool, overrides: list[str]) -> None:
@@ -106,9 +115,10 @@ def _progress(title: str) -> Iterator[Callable[[int], Any] | None]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"{title}setting up", total=None, rate="")
 
         def begin(total: int) -> Callable[[int, int], None]:
-            task = bar.add_task(f"{title}requests", total=total, rate="")
+            bar.reset(task, description=f"{title}requests", total=total)
 
             def update(over: int, tokens: int) -> None:
                 elapsed = bar.tasks[task].elapsed or 0.0

@@ -9,7 +9,7 @@ from harness.errors import HarnessError
 from harness.runner.latency.base import LatencyModel
 from harness.runner.latency.hardware import Hardware, load_hardware
 from harness.runner.latency.weights import Weights, weights_of
-from schedulers.request import Work
+from schedulers.request import Batch, Work
 
 
 class Roofline(LatencyModel):
@@ -55,6 +55,9 @@ class Roofline(LatencyModel):
         if work.prompts:
             base += self._longer(work.prompt_context * self._slot_bytes, work.pairs * self._pair_flops)
         return base, self.context_ns
+
+    def further_ns(self, batch: Batch, steps: int) -> list[int]:
+        return self.along_line(batch, steps)
 
     def _linear_ns(self, tokens: int, sequences: int) -> float:
         """All that depends on the number of tokens and sequences only; remembered, since few pairs of them occur."""
@@ -114,3 +117,6 @@ class Anchored(LatencyModel):
             without = work._replace(prompts=0, prompt_tokens=0, prompt_context=0, pairs=0, decodes=max(work.decodes, 1))
             base += self.roofline.line(work)[0] - self.roofline.line(without)[0]
         return base, self.token_ns
+
+    def further_ns(self, batch: Batch, steps: int) -> list[int]:
+        return self.along_line(batch, steps)
