@@ -13,7 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from harness.build import locate, nearest
 from harness.errors import HarnessError
 from harness.installation import EXPERIMENTS
-from harness.labels import label, parts
+from harness.labels import names
+from harness.names import workload_name
 
 
 def run_part(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
@@ -32,7 +33,7 @@ def run_part(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, An
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(part, resolve=True))
     task = locate(part.task, "task")
     row: dict[str, Any] = task(part, folder, {item.partition("=")[0] for item in overrides}, facts, progress)
-    return {"system": label(part), **parts(part), "workload": part.workload.name, **row}
+    return {**names(part), "workload": workload_name(part.workload), **row}
 
 
 def composed(overrides: Sequence[str]) -> DictConfig:

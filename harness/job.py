@@ -21,11 +21,12 @@ from harness.clock import CLOCKS, Clock
 from harness.environment import environment
 from harness.errors import HarnessError
 from harness.files import write_json, write_text
-from harness.labels import label, parts
+from harness.labels import names
 from harness.metrics.memory_map import MappedRecorder
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import goodput, summarize
+from harness.names import model_name, workload_name
 from harness.replayer import replay
 from harness.runner.latency.choose import choose_latency, mismatch, move_costs, simulated_slots, who
 from harness.runner.nvml import NvmlSampler
@@ -52,8 +53,8 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
         overrides: what was set on the command line, for the record.
         progress: called with the number of requests; gives what is called with (requests over, tokens) at each step.
     """
-    row: dict[str, Any] = {"system": label(cfg), **parts(cfg), "status": "finished", "error": None}
-    row |= {"overrides": list(overrides), "repeat": cfg.repeat, "seed": cfg.seed, "workload": cfg.workload.name}
+    row: dict[str, Any] = {**names(cfg), "status": "finished", "error": None, "overrides": list(overrides)}
+    row |= {"repeat": cfg.repeat, "seed": cfg.seed, "workload": workload_name(cfg.workload)}
     facts = environment()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +118,7 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         device = open_device(cfg)
         if cfg.max_model_len > device.shape.max_positions:
             most = device.shape.max_positions
-            raise HarnessError(f"max_model_len={cfg.max_model_len}: model {cfg.model.name} has {most} positions")
+            raise HarnessError(f"max_model_len={cfg.max_model_len}: model {model_name(cfg.model)} has {most} positions")
         capacity = device.capacity(cfg)
         scheduler = build_scheduler(cfg, capacity, asked)
         runner = device.runner(scheduler.allocator)
@@ -212,7 +213,7 @@ def _given_up(requests: list[Request]) -> Iterator[Request]:
 def _facts(cfg: DictConfig, capacity: int, scheduler: Scheduler, workload: Workload,
            facts: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
     return {
-        "model": cfg.model.name,
+        "model": model_name(cfg.model),
         "device": f"simulated: {who(cfg)}" if cfg.device.kind == "simulated" else facts["device"],
         "threads": facts.get("threads"),
         "capacity": capacity,

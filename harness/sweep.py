@@ -27,7 +27,7 @@ from harness.environment import environment
 from harness.errors import HarnessError
 from harness.files import write_text
 from harness.folders import own, results_in
-from harness.labels import label, parts
+from harness.labels import names
 from harness.plan import Job, Plan, plain, read_plan
 
 DIR, SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
@@ -110,7 +110,7 @@ class Sweep(BasicSweeper):
             compiled.use()  # before anything of it is imported
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise HarnessError(f"{SUBDIR}={name} is not inside the sweep's folder")
-        return Job(name, list(overrides), plain(cfg), {"system": label(cfg), **parts(cfg)})
+        return Job(name, list(overrides), plain(cfg), names(cfg))
 
     def _launch(self, jobs: Sequence[Job]) -> None:
         assert self.launcher is not None

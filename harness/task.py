@@ -17,13 +17,11 @@ from harness import compiled
 from harness.errors import HarnessError, answer
 from harness.folders import Lock, clear, own
 from harness.installation import EXPERIMENTS
-from harness.labels import class_name
 from harness.plan import PLAN, Plan, over, read_plan
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE / "plugins"))  # where Hydra finds the sweeper
 OmegaConf.register_new_resolver("either", lambda one, other: one or other, replace=True)
-OmegaConf.register_new_resolver("class", class_name, replace=True)
 OmegaConf.register_new_resolver("repository", lambda: str(EXPERIMENTS.parent), replace=True)
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.report.comparison import aggregate, names, records
-from harness.report.paper import FIG_2, fig_2_applies
+from harness.report.paper import FIG_2, fig_2_applies, other_pool
 
 DASH = "–"
 
@@ -83,7 +83,7 @@ def print_table(table: pd.DataFrame, console: Console) -> None:
                         max_width=27 if not i else 8 if i == len(headers) - 1 else None,
                         no_wrap=0 < i < len(headers) - 1)  # fmt: skip
     for row, status in zip(rows, groups["status"], strict=True):
-        view.add_row(*row, style="" if status == "finished" else "red" if status == "failed" else "yellow")
+        view.add_row(*map(Text, row), style="" if status == "finished" else "red" if status == "failed" else "yellow")
     console.print(view)
     for note in [*notes(table, groups), *beside_fig_2(groups), *beside_simulated(groups)]:
         console.print(Text(note, style="dim"))
@@ -92,12 +92,14 @@ def print_table(table: pd.DataFrame, console: Console) -> None:
 def print_job(table: pd.DataFrame, console: Console, what_ran: str = "") -> None:
     """Print what one job measured, a line for each kind of number; kinds that were not measured are left out."""
     (row,) = records(table)
-    view = Table(box=None, padding=(0, 2, 0, 0), show_header=False, title=str(row["system"]), title_justify="left")
+    view = Table(
+        box=None, padding=(0, 2, 0, 0), show_header=False, title=Text(str(row["system"])), title_justify="left"
+    )
     for name, unit, keys in JOB:
         there = [f"{short} {_figures(row[key])}".strip() for short, key in keys if key in row and pd.notna(row[key])]
         idle = name in RARE and not any(row.get(key) for _, key in keys)
         if there and not idle:
-            view.add_row(name, ", ".join(there) + f" {unit}")
+            view.add_row(name, Text(", ".join(there) + f" {unit}"))
     console.print(view)
     console.print(Text(what_ran, style="dim"))
     for note in notes(table, aggregate(table))[1:]:  # the first explains columns of the other table
@@ -143,7 +145,8 @@ def beside_fig_2(groups: pd.DataFrame) -> list[str]:
     for row in records(rows):
         ours, theirs = row["saturated_kv_used_pct"], FIG_2[row["system"]]["used"]
         parts.append(f"{row['label']} {ours:.1f} (paper {theirs}, {ours - theirs:+.1f} points)")
-    return ["KV used % beside Fig. 2 of the PagedAttention paper: " + ", ".join(parts) + "."]
+    pool = other_pool(rows["capacity"].dropna()) if "capacity" in rows else ""
+    return [f"KV used % beside Fig. 2 of the PagedAttention paper{pool}: " + ", ".join(parts) + "."]
 
 
 def beside_simulated(groups: pd.DataFrame) -> list[str]:
