@@ -1,6 +1,7 @@
 """`python -m harness` runs a job, or the sweep of an experiment; `python -m harness report DIR` reports one again.
 
-`python -m harness inspect FILE` describes a trace; `python -m harness compile` compiles the simulation (optional).
+`python -m harness inspect FILE [workload.KEY=VALUE]...` describes a trace; `python -m harness compile` compiles the
+simulation (optional).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import hydra
 
-from harness import compiled
+from harness import compiled, surroundings
 from harness.errors import HarnessError, answer
 from harness.installation import EXPERIMENTS
 from harness.signals import exit_code, listen
@@ -22,12 +23,14 @@ from harness.task import run
 def main() -> None:
     """The command line. Exit codes: 0 all well, 1 a job failed, 2 a mistake to mend, 128 + the signal that ended it."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    surroundings.settle()
     listen()
     try:
         if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
             usage, command = COMMANDS[sys.argv[1]]
             words = usage.split()
-            if not sum(word[0] != "[" for word in words) <= len(sys.argv) - 2 <= len(words):
+            most = len(sys.argv) if usage.endswith("...") else len(words)
+            if not sum(word[0] != "[" for word in words) <= len(sys.argv) - 2 <= most:
                 raise HarnessError(f"usage: python -m harness {sys.argv[1]} {usage}".rstrip())
             command(*sys.argv[2:])
         else:
@@ -39,18 +42,22 @@ def main() -> None:
 
 
 def _run() -> None:
+    from harness.arguments import quoted
     from harness.mistakes import explained
 
+    sys.argv[1:] = quoted(sys.argv[1:])
     # Flags first: argparse takes the overrides in one piece only.
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))
     with explained(EXPERIMENTS):
         hydra.main(version_base="1.3", config_path=str(EXPERIMENTS), config_name="config")(run)()
 
 
-def _inspect(path: str) -> None:
+def _inspect(path: str, *words: str) -> None:
+    from harness.arguments import keys_of, refuse_split
     from harness.workload.inspect import inspect_file
 
-    inspect_file(Path(path))
+    refuse_split(path, words)
+    inspect_file(path, keys=keys_of(words, "workload"))
 
 
 def _compile() -> None:
@@ -71,7 +78,7 @@ def _report(folder: str) -> None:
 
 
 COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
-    "inspect": ("FILE", _inspect),
+    "inspect": ("FILE [workload.KEY=VALUE]...", _inspect),
     "compile": ("", _compile),
     "report": ("DIR", _report),
     "list": ("[KIND]", _list),

@@ -11,6 +11,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import HarnessError
+from harness.files import write_table, write_text
 from harness.names import model_name
 from harness.runner.latency.fitted import FEATURES, FittedLatency
 
@@ -39,9 +40,9 @@ def measure(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any
     held_back = np.arange(len(steps)) % HELD_BACK == HELD_BACK - 1
     latency = FittedLatency.fit(steps[~held_back])
     errors = errors_by_kind(latency, steps[held_back])
-    errors.to_csv(folder / "calibration.csv", index=False)
+    write_table(folder / "calibration.csv", errors)
     overall = errors.iloc[-1]
-    (folder / "latency.yaml").write_text(as_yaml(latency, model_name(cfg.model), facts, len(steps), overall))
+    write_text(folder / "latency.yaml", as_yaml(latency, model_name(cfg.model), facts, len(steps), overall))
     row = {
         "model": model_name(cfg.model),
         "device": facts["device"],

@@ -11,6 +11,7 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from harness.errors import HarnessError
+from harness.files import write_table
 from harness.job import run_job
 from harness.labels import label
 from harness.names import model_name, workload_name
@@ -92,7 +93,7 @@ class Probes:
             table = pd.DataFrame([self.rows[at] for at in sorted(self.rows)])
             first = ["rate", "meets", self.cfg.search.metric]
             table = table[[*first, *table.columns.difference(first, sort=False)]]
-            table.to_csv(self.folder / "probes.csv", index=False)
+            write_table(self.folder / "probes.csv", table)
         return self.rows[rate]
 
     def burst(self, requests: int) -> float:

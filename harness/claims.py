@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.build import locate, nearest
 from harness.errors import HarnessError
+from harness.files import write_text
 from harness.installation import EXPERIMENTS
 from harness.labels import names
 from harness.names import workload_name
@@ -30,7 +31,7 @@ def run_part(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, An
         raise HarnessError(f"part={cfg.part}: no such run{nearest(str(cfg.part), list(cfg.parts))}")
     overrides = [*cfg.parts[cfg.part], f"seed={cfg.seed}"]
     part = composed(overrides)
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(part, resolve=True))
+    write_text(folder / "config.yaml", OmegaConf.to_yaml(part, resolve=True))
     task = locate(part.task, "task")
     row: dict[str, Any] = task(part, folder, {item.partition("=")[0] for item in overrides}, facts, progress)
     return {**names(part), "workload": workload_name(part.workload), **row}

@@ -137,7 +137,7 @@ def _compile(work: Path) -> None:
     for package in PACKAGES:
         shutil.copytree(ROOT / package, work / package, ignore=shutil.ignore_patterns("__pycache__"))
     for file in FILES:
-        (work / file).write_text(adapted((work / file).read_text()))
+        (work / file).write_text(adapted((work / file).read_text(encoding="utf-8")), encoding="utf-8")
     command = [sys.executable, "-c", BUILD.format(files=FILES)]
     done = subprocess.run(command, cwd=work, capture_output=True, text=True)
     if done.returncode:

@@ -8,7 +8,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @contextmanager
@@ -37,6 +40,12 @@ def write_text(path: Path, text: str) -> None:
     """A text file, whole or not at all."""
     with written(path) as file:
         file.write(text)
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    """A CSV file of a table without its index, whole or not at all."""
+    with written(path) as file:
+        table.to_csv(file, index=False)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -22,7 +22,7 @@ from hydra import compose, initialize_config_dir
 from harness.build import build_scheduler
 from harness.environment import environment
 from harness.errors import HarnessError, answer
-from harness.files import write_json
+from harness.files import write_json, write_table
 from harness.folders import Lock, holder, results_in
 from harness.installation import EXPERIMENTS
 from harness.job import run_job
@@ -118,7 +118,7 @@ def _answers(out: Path, quick: bool) -> dict[str, Any]:
     from harness.answers_check import check_answers
 
     table = check_answers(EXPERIMENTS, 8 if quick else 48, "cuda" if torch.cuda.is_available() else "cpu")
-    table.to_csv(out / "answers.csv", index=False)
+    write_table(out / "answers.csv", table)
     return {"answers": int(table["answers"].sum()), "equal_pct_least": float(table["equal_pct"].min()),
             "preemptions": int(table["preemptions"].sum())}  # fmt: skip
 

@@ -23,7 +23,7 @@ EXPERIMENTS = (PACKAGE if (PACKAGE / "experiments").is_dir() else PACKAGE.parent
 def version() -> str | None:
     """Of the sources that run: a checkout's own, whatever is installed beside it."""
     if CHECKOUT:
-        return str(tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"])
+        return str(tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
     try:
         return metadata.version("kvlab")
     except metadata.PackageNotFoundError:

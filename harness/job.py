@@ -25,7 +25,7 @@ from harness.labels import names
 from harness.metrics.memory_map import MappedRecorder
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
-from harness.metrics.summary import goodput, summarize
+from harness.metrics.summary import OWN_LIMITS, goodput, summarize, told_limits
 from harness.names import model_name, workload_name
 from harness.replayer import replay
 from harness.runner.latency.choose import choose_latency, mismatch, move_costs, simulated_slots, who
@@ -64,6 +64,8 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
         task = locate(cfg.task, "task")
         row |= task(cfg, folder, {o.partition("=")[0].lstrip("+~") for o in overrides}, facts, progress)
     except BaseException as error:
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(folder)  # of the full disk
         row["status"] = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         row["error"] = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
         if row["status"] == "failed":
@@ -148,9 +150,9 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     if not row["finished"]:
         raise HarnessError(f"none of {row['injected']} requests could be served{why}")
     limits = {str(name): limit for name, limit in cfg.slo_ms.items() if limit is not None}
-    if limits:
+    if limits or any(own in table for own in OWN_LIMITS.values()):
         row["goodput"] = goodput(table, limits, row["duration_s"])
-        row["goodput_limits"] = ", ".join(f"{name.upper()} ≤ {limit:g} ms" for name, limit in limits.items())
+        row["goodput_limits"] = told_limits(table, limits)
     if cfg.price_per_hour is not None and row["output_throughput"]:
         row["cost_per_million_output_tokens"] = cfg.price_per_hour / 3600 / row["output_throughput"] * 1e6
     row["warnings"] = workload.notes["notices"] + _warnings(recorder, row, why)

@@ -12,6 +12,7 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.arguments import with_quotes
 from harness.errors import HarnessError
 
 
@@ -36,7 +37,8 @@ def explained(experiments: Path) -> Iterator[None]:
         raise HarnessError(f"no permission to write {error.filename}; choose another folder with hydra.run.dir=DIR "
                            "(hydra.sweep.dir=DIR for a sweep)") from error  # fmt: skip
     except OSError as error:
-        raise HarnessError(f"{error.strerror or error}: {error.filename or 'results'}") from error
+        where = f"{error.filename}; choose another folder with hydra.run.dir=DIR (hydra.sweep.dir=DIR for a sweep)"
+        raise HarnessError(f"{error.strerror}: {where}" if error.filename else str(error)) from error
 
 
 def _interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
@@ -47,10 +49,12 @@ def _interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
 
 
 def _no_override(word: str, experiments: Path) -> str:
-    """What a word without `=` was meant to be: a choice of some group, or a command."""
+    """What a word was meant to be: with `=` a value that needs quotes, else a choice of some group, or a command."""
     from harness.__main__ import COMMANDS
     from harness.build import nearest
 
+    if typed := with_quotes(word):
+        return f"{word!r} is no override: its value needs quotes: {typed}"
     files = sorted(experiments.glob("*/*.yaml"), key=lambda path: path.parent.name == "experiment")  # which win
     choices = {path.stem: f"{path.parent.name}={path.stem}" for path in files}
     close = get_close_matches(word, [*choices, *COMMANDS], 1, 0.7)

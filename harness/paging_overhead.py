@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 from omegaconf import DictConfig
 
 from harness.errors import HarnessError
+from harness.files import write_table
+from harness.report.drawing import draw_all
 from harness.report.looks import ramp
-from harness.report.style import RC, frame, new_figure
+from harness.report.style import frame, new_figure
 
 # Fig. 18a of the PagedAttention paper (arXiv 2309.06180), read off the figure: µs of a decode kernel by context length,
 # vLLM's paged kernel and FasterTransformer's contiguous one, OPT-13B's heads on an A100.
@@ -55,14 +56,14 @@ def measure(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any
                 "overhead_p75_pct": 100 * (float(np.percentile(ratios, 75)) - 1),
             })  # fmt: skip
     table = pd.DataFrame(rows)
-    table.to_csv(folder / "paging_overhead.csv", index=False)
+    write_table(folder / "paging_overhead.csv", table)
     what = f"{overhead.heads} query and {overhead.kv_heads} KV heads of {overhead.head_dim}  ·  {facts['dtype']}  ·  "
-    with rc_context(RC):
-        figure = draw(table, what + f"{facts['kernels']} kernel  ·  {facts['device']}")
-        for suffix in ("png", "svg"):
-            figure.savefig(folder / f"paging_overhead.{suffix}", dpi=150)
+    warnings: list[str] = []
+    what += f"{facts['kernels']} kernel  ·  {facts['device']}"
+    draw_all(folder, {"paging_overhead": lambda: draw(table, what)}, warnings)
     print(table.round(1).to_string(index=False))
-    return {"device": facts["device"], "overhead_pct_median": float(table["overhead_pct"].median())}
+    median = float(table["overhead_pct"].median())
+    return {"device": facts["device"], "overhead_pct_median": median, "warnings": warnings}
 
 
 def draw(table: pd.DataFrame, what: str) -> Figure:

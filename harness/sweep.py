@@ -153,15 +153,17 @@ def report(folder: Path) -> int:
         table = report_sweep(folder, baseline=baseline, build_scheduler=build_scheduler, figure=figure)
     except HarnessError:
         raise
+    except OSError as error:
+        raise HarnessError(f"the report of {folder} can't be written: {error}; what the jobs measured is in their "
+                           f"folders, and `{again}` tries again") from error  # fmt: skip
     except KeyboardInterrupt:
         print(f"the report is not whole: `{again}` makes it", file=sys.stderr)
         raise
     except Exception as error:  # whatever it is, it is not the jobs'
         with suppress(OSError):
             write_text(folder / "report_traceback.txt", traceback.format_exc())
-        what = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        raise HarnessError(f"the report of {folder} can't be made: {what}; what the jobs measured is in their folders, "
-                           f"and `{again}` tries again") from error  # fmt: skip
+        raise HarnessError(f"the report of {folder} can't be made: {type(error).__name__}: {error}; what the jobs "
+                           f"measured is in their folders, and `{again}` tries again") from error  # fmt: skip
     unfinished = int((table["status"] != "finished").sum())
     if unfinished:
         print(f"{unfinished} of {len(table)} jobs did not finish: see {folder}/comparison.csv", file=sys.stderr)

@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from harness import compiled
+from harness import compiled, surroundings
 from harness.errors import HarnessError, answer
 from harness.folders import Lock, clear, own
 from harness.installation import EXPERIMENTS
@@ -27,6 +27,7 @@ OmegaConf.register_new_resolver("repository", lambda: str(EXPERIMENTS.parent), r
 
 def run(cfg: DictConfig) -> None:
     """One job. A job of a sweep that fails leaves its mark and lets the sweep go on; a job alone ends the program."""
+    surroundings.settle()  # of this process, which may be a launcher's
     hydra_config = HydraConfig.get()
     folder, overrides = Path(hydra_config.runtime.output_dir), list(hydra_config.overrides.task)
     if hydra_config.mode == RunMode.MULTIRUN:

@@ -35,6 +35,9 @@ class Request:
         priority: lower is sooner.
         n: answers wanted: so many samples, or the beams of a search of that width.
         use_beam_search: whether they are the likeliest answers that a beam search finds, instead of samples.
+        ttft_slo_ms, tpot_slo_ms: what its client expects of the time to the first token, and per token after it.
+        deadline_ms: milliseconds from its arrival by which its last token should be there. These limits bind nobody:
+            a scheduler may look at them, and goodput counts who kept them. None = no such limit.
     """
 
     id: int
@@ -49,10 +52,18 @@ class Request:
     priority: int = 0
     n: int = 1
     use_beam_search: bool = False
+    ttft_slo_ms: float | None = None
+    tpot_slo_ms: float | None = None
+    deadline_ms: float | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < self.output_len:
             self.output_len = self.max_tokens
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When its last token should be there, on the replay's clock; None = whenever."""
+        return None if self.deadline_ms is None else self.arrival_ns + round(self.deadline_ms * 1e6)
 
 
 @dataclass(frozen=True, slots=True)

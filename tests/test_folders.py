@@ -44,7 +44,7 @@ def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take most of the time of a report."""
     import harness.report
 
-    monkeypatch.setattr(harness.report, "_draw", lambda *args: [])
+    monkeypatch.setattr(harness.report, "draw_all", lambda *args: [])
 
 
 # ---- in use, or holding results ------------------------------------------------------------------------------------

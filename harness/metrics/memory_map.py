@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from allocators.base import Allocator, Books
-from harness.files import written
+from harness.files import write_table, written
 from harness.metrics.recorder import Recorder
 from schedulers.request import Batch, Sequence
 
@@ -88,8 +88,7 @@ class MappedRecorder(Recorder):
         with written(folder / FILE, "wb") as file:
             pd.DataFrame(dict(zip(RUNS, columns, strict=True))).to_parquet(file, index=False)
         for name, rows, heads in (("moves.csv", self._moves, MOVES), ("events.csv", self._events, EVENTS)):
-            with written(folder / name) as file:
-                pd.DataFrame(rows, columns=heads).to_csv(file, index=False)
+            write_table(folder / name, pd.DataFrame(rows, columns=heads))
 
     def _take(self, now: int, books: Books) -> None:
         allocator, block = self.allocator, self.allocator.block_size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pandas as pd
 
 from harness.files import written
 from harness.metrics.recorder import Fate, Recorder
+from harness.workload.fields import LIMITS
 from schedulers.request import Request
 
 COLUMNS = [
@@ -28,10 +29,11 @@ def request_table(recorder: Recorder, requests: Iterable[Request]) -> pd.DataFra
     """One row per request, by id; what does not exist (a TPOT of a one-token answer) is empty, never 0.
 
     `status` is finished, rejected (with the reason) or unfinished. Times count from the scheduled arrival. Of a request
-    that wants `n` answers, `output_tokens` are those of all; latencies by token are by token of one answer.
+    that wants `n` answers, `output_tokens` are those of all; latencies by token are by token of one answer. Limits of
+    requests (`LIMITS`) are columns where any request has one.
     """
-    known = ((r.id, r.arrival_ns, r.prompt_len, -1 if r.max_tokens is None else r.max_tokens) for r in requests)
-    facts = np.fromiter(chain.from_iterable(known), dtype=np.int64).reshape(-1, 4)
+    limits: dict[str, dict[int, float]] = {name: {} for name in LIMITS}
+    facts = np.fromiter(chain.from_iterable(_known(requests, limits)), dtype=np.int64).reshape(-1, 4)
     facts = facts[np.argsort(facts[:, 0], kind="stable")]
     ids, arrival, prompt, cap = facts.T
     deliveries, fates = recorder.deliveries(), recorder.fates()
@@ -64,7 +66,21 @@ def request_table(recorder: Recorder, requests: Iterable[Request]) -> pd.DataFra
         "normalized_latency_s": _where(done, (last - arrival) / 1e9 / np.maximum(each, 1)),
         **{name: _whole(fate[name], scheduled) for name in COUNTS},
     }
-    return pd.DataFrame(columns, columns=COLUMNS, copy=False)
+    own = {name: [of.get(number, np.nan) for number in ids.tolist()] for name, of in limits.items() if of}
+    return pd.DataFrame(columns | own, columns=[*COLUMNS, *own], copy=False)
+
+
+def _known(requests: Iterable[Request], limits: dict[str, dict[int, float]]) -> Iterator[tuple[int, int, int, int]]:
+    """Whole numbers of each request; the limits of those that have any go into `limits`, by id."""
+    ttft, tpot, deadline = (limits[name] for name in LIMITS)
+    for r in requests:
+        if r.ttft_slo_ms is not None:
+            ttft[r.id] = r.ttft_slo_ms
+        if r.tpot_slo_ms is not None:
+            tpot[r.id] = r.tpot_slo_ms
+        if r.deadline_ms is not None:
+            deadline[r.id] = r.deadline_ms
+        yield r.id, r.arrival_ns, r.prompt_len, -1 if r.max_tokens is None else r.max_tokens
 
 
 def write_requests(table: pd.DataFrame, path: Path) -> None:

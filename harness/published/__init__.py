@@ -31,7 +31,7 @@ def load(name: str) -> dict[str, Any]:
     if not path.is_file():
         there = ", ".join(sorted(file.stem for file in FOLDER.glob("*.json"))) or "none"
         raise HarnessError(f"no published numbers {name!r} in {FOLDER}; there are {there}")
-    data: dict[str, Any] = json.loads(path.read_text())
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return data
 
 

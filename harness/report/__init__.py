@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
+from harness.files import write_table, write_text
+from harness.report.drawing import draw_all, go_on
 
 if TYPE_CHECKING:  # the imports proper are inside the functions: `import harness.report` costs nothing
     import pandas as pd
-    from matplotlib.figure import Figure
     from rich.console import Console
 
+    from harness.report.drawing import Draw
     from harness.report.prediction import BuildScheduler, StepTimes
     from harness.report.sweep import Sweep
-
-    Draw = Callable[[], Figure | None]
 
 NOISY_PCT = 10  # a quiet machine stays well below
 
@@ -31,7 +29,8 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
 
     Writes `comparison.csv`, `two_by_two.csv`, `prediction.csv`, `step_time.json`, `figures/` and `REPORT.md` into the
     folder, and `published.csv` if the figure asked for has published numbers beside it. Works with what is there:
-    failed and missing jobs are marked rows; a part that fails is a warning.
+    failed and missing jobs are marked rows; a part that fails is a warning; what can't be written does not stop the
+    rest.
 
     Args:
         folder: contains the job folders, and `plan.json` if jobs were planned.
@@ -42,6 +41,9 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
 
     Returns:
         The comparison, one row per job.
+
+    Raises:
+        OSError: a table or the text could not be written (a full disk, say); it was printed all the same.
     """
     from harness.report import figures as figure_modules
     from harness.report import ideal, markdown, prediction
@@ -50,52 +52,62 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
 
     console = console or _console()
     warnings: list[str] = []
-    sweep = ideal.join(_read(folder, baseline, warnings))
-    sweep.table.to_csv(folder / "comparison.csv", index=False)  # nothing below may lose it
+    lost: list[OSError] = []  # what could not be written
+    sweep = _read(folder, baseline, warnings)
+    with go_on("share of the ideal", warnings):
+        sweep = ideal.join(sweep)
+    _write(folder / "comparison.csv", sweep.table, lost)  # nothing below may lose it
     steps = times = None
-    predicted = prediction.nothing()
-    with _go_on("step times", warnings):
+    predicted, square = prediction.nothing(), sweep.table.head(0)
+    with go_on("step times", warnings):
         if len(sweep.done) and not sweep.simulated:
             steps = prediction.pooled_steps(folder, sweep.table)
             times = prediction.fit_steps(steps)
-            _write_json(folder / "step_time.json", times.to_dict())
+            _write(folder / "step_time.json", json.dumps(times.to_dict(), indent=2, allow_nan=False) + "\n", lost)
             if times.held_back_pct > NOISY_PCT:
                 warnings.append(f"step times are noisy (a fitted model misses them by {times.held_back_pct:.0f} %, "
                                 "median): was the machine busy? Then ratios are noisy, too")  # fmt: skip
-    with _go_on("simulation of the same requests", warnings):
+    with go_on("simulation of the same requests", warnings):
         if times:
             predicted = prediction.predict_jobs(folder, build_scheduler, times)
-    sweep = sweep.join(predicted.set_index("dir")[prediction.ADDED])
-    square = two_by_two(sweep.groups)
+    with go_on("2 × 2", warnings):
+        sweep = sweep.join(predicted.set_index("dir")[prediction.ADDED])
+        square = two_by_two(sweep.groups)
     for name, table in (("comparison", sweep.table), ("two_by_two", square), ("prediction", predicted)):
         if len(table) or name == "comparison":
-            table.to_csv(folder / f"{name}.csv", index=False)
-    print_table(sweep.table, console)
+            _write(folder / f"{name}.csv", table, lost)
+    with go_on("table", warnings):
+        print_table(sweep.table, console)
     if times:
         console.print(times.sentence(), style="dim", markup=False, highlight=False)
     beside, pairs, reasons = "", None, list[str]()
-    drawers = {} if figure else _figures(sweep, steps, times)
-    with _go_on(f"figure {figure}", warnings):
+    drawers: dict[str, Draw] = {}
+    with go_on(f"figure {figure}" if figure else "figures", warnings):
         if figure:
             module = figure_modules.load(figure)
             drawers = {figure: lambda: module.draw(sweep)}
             pairs = figure_modules.table(module.published(sweep))
             if len(pairs):
-                pairs.to_csv(folder / "published.csv", index=False)
+                _write(folder / "published.csv", pairs, lost)
             for name, text in getattr(module, "files", lambda sweep: {})(sweep).items():
-                (folder / name).write_text(text)
+                _write(folder / name, text, lost)
             reasons = module.why(sweep)
             beside = figure_modules.section(pairs, reasons)
-    figures = _draw(folder, drawers, warnings)
-    (folder / "REPORT.md").write_text(markdown.report_text(sweep, square, times, figures, warnings) + beside)
+        else:
+            drawers = _figures(sweep, steps, times)
+    figures = draw_all(folder / "figures", drawers, warnings)
+    with go_on("REPORT.md", warnings):
+        _write(folder / "REPORT.md", markdown.report_text(sweep, square, times, figures, warnings) + beside, lost)
     page = None
-    with _go_on("report page", warnings):
+    with go_on("report page", warnings):
         from harness.report.page import write_page
 
         page = write_page(sweep, findings=markdown.findings(sweep, square, times), figures=figures, pairs=pairs,
                           why=reasons, notes=markdown.remarks(sweep, warnings))  # fmt: skip
     for text in warnings:
         console.print(f"warning: {text}", style="yellow", markup=False)
+    if lost:
+        raise lost[0]
     console.print(f"report: {page or folder / 'REPORT.md'}", markup=False, highlight=False, soft_wrap=True)
     return sweep.table
 
@@ -108,11 +120,12 @@ def report_job(folder: Path, console: Console | None = None) -> None:
     console = console or _console()
     warnings: list[str] = []
     sweep = _read(folder, None, warnings)
-    print_job(sweep.table, console, sweep.what_ran)
+    with go_on("table", warnings):
+        print_job(sweep.table, console, sweep.what_ran)
     drawers = {module.__name__.rsplit(".", 1)[-1]: module.draw for module in (memory_breakdown, latency_cdf, timeline)}
-    _draw(folder, {name: lambda draw=draw: draw(sweep) for name, draw in drawers.items()}, warnings)  # type: ignore[misc]
+    draw_all(folder / "figures", {name: lambda draw=draw: draw(sweep) for name, draw in drawers.items()}, warnings)  # type: ignore[misc]
     page = None
-    with _go_on("report page", warnings):
+    with go_on("report page", warnings):
         from harness.report.page import write_page
         from harness.report.table import notes
 
@@ -129,6 +142,8 @@ def _read(folder: Path, baseline: str | None, warnings: list[str]) -> Sweep:
     try:
         return Sweep.read(folder, baseline)
     except HarnessError as error:  # what was measured must not be lost for a misspelt baseline
+        if baseline is None:
+            raise
         warnings.append(f"{error}; ratios are against the first row")
         return Sweep.read(folder)
 
@@ -159,44 +174,18 @@ def _figures(sweep: Sweep, steps: pd.DataFrame | None, times: StepTimes | None) 
     return figures
 
 
-def _draw(folder: Path, figures: dict[str, Draw], warnings: list[str]) -> list[Path]:
-    """Draw what can be drawn as PNG and SVG; the PNGs."""
-    import matplotlib
-
-    from harness.report.style import RC
-
-    paths = []
-    with matplotlib.rc_context(RC):
-        for name, draw in figures.items():
-            with _go_on(f"figure {name}", warnings):
-                figure = draw()
-                if figure is None:
-                    continue
-                path = folder / "figures" / f"{name}.png"
-                path.parent.mkdir(exist_ok=True)
-                figure.savefig(path, dpi=150)
-                figure.set_layout_engine("none")  # as laid out; once is enough
-                figure.savefig(path.with_suffix(".svg"), dpi=150, metadata={"Date": None})
-                paths.append(path)
-    return paths
-
-
-@contextmanager
-def _go_on(what: str, warnings: list[str]) -> Iterator[None]:
-    """A part that fails becomes a warning with its name; the others are still made."""
+def _write(path: Path, content: pd.DataFrame | str, lost: list[OSError]) -> None:
+    """A table or a text; what can't be written is noted, and the rest of the report goes on."""
     try:
-        yield
-    except Exception as error:  # whatever it is, the rest of the report is worth more
-        known = isinstance(error, HarnessError)
-        warnings.append(f"{what}: {error}" if known else f"{what}: {type(error).__name__}: {error}")
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
+        write_text(path, content) if isinstance(content, str) else write_table(path, content)
+    except OSError as error:
+        lost.append(error)
 
 
 def _console() -> Console:
     from rich.console import Console
 
-    console = Console()
-    return console if console.is_terminal else Console(width=100)  # a pipe has no width of its own
+    console = Console(markup=False, emoji=False)  # a label may look like markup
+    if not console.is_terminal:
+        console.width = 100  # a pipe has no width of its own
+    return console

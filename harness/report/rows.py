@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from harness.errors import HarnessError
 from harness.folders import LOCK, holder
@@ -33,6 +36,20 @@ def parse_overrides(overrides: Any) -> dict[str, str]:
     """``["workload.rate=2"]`` -> ``{"workload.rate": "2"}``."""
     items = overrides if isinstance(overrides, list) else []
     return {key.lstrip("+~"): value for key, _, value in (str(item).partition("=") for item in items)}
+
+
+def sound(jobs: pd.DataFrame, use: Callable[[pd.DataFrame], object]) -> pd.DataFrame:
+    """The same jobs; one whose row can't be used says so and nothing else."""
+    kept = jobs.copy()
+    for at in jobs.index:
+        try:
+            use(jobs.loc[[at]])
+        except Exception as error:  # whatever the row does to it
+            kept.loc[at, [name for name in jobs if name not in ("dir", "overrides")]] = None
+            said = f"its summary.json is not what a job writes: {type(error).__name__}: {error}"
+            for name, value in (("system", f"job {jobs.loc[at, 'dir']}"), ("status", "interrupted"), ("error", said)):
+                kept.loc[at, name] = value
+    return kept
 
 
 def _row(folder: Path, job: Job) -> dict[str, Any]:

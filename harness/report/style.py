@@ -17,7 +17,7 @@ RC: Any = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#888888", "axes.axisbelow": True,
     "xtick.color": "#444444", "ytick.color": "#222222", "grid.color": "#dddddd", "grid.linewidth": 0.7,
     "ytick.major.size": 0, "legend.frameon": False, "legend.fontsize": 9, "svg.hashsalt": "kvlab",
-    "figure.facecolor": "white", "hatch.linewidth": 0.6,
+    "figure.facecolor": "white", "hatch.linewidth": 0.6, "text.parse_math": False,
 }  # fmt: skip
 
 # One colour per column of the books (Okabe-Ito; free slots in greys), and what a stranger calls it.

@@ -13,6 +13,7 @@ import pandas as pd
 from allocators.base import Books
 from harness.metrics.steps import INTEGERS, SPENT
 from harness.report.comparison import aggregate, comparison, find_baseline, names, read_jobs, swept_columns
+from harness.report.rows import sound
 
 NARROW: Any = dict.fromkeys(INTEGERS[1 : SPENT.start], np.int32)  # a simulation may have millions of rows
 SPENT_MS = [f"{name}_ms" for name in INTEGERS[SPENT]]
@@ -38,6 +39,10 @@ class Sweep:
     def read(cls, folder: Path, baseline: str | None = None) -> Sweep:
         """Read a folder. Raises HarnessError when there is no such baseline."""
         jobs = read_jobs(folder)
+        try:
+            comparison(jobs)
+        except (TypeError, ValueError, KeyError, AttributeError):  # a summary holds what no job writes
+            jobs = sound(jobs, lambda job: aggregate(comparison(job)))
         return cls(folder, comparison(jobs, baseline), find_baseline(jobs, baseline) if len(jobs) else "")
 
     def join(self, columns: pd.DataFrame) -> Sweep:

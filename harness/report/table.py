@@ -124,7 +124,7 @@ def notes(table: pd.DataFrame, groups: pd.DataFrame) -> list[str]:
         if row["status"] != "finished":
             found.append(f"{row['label']}: {row['status']}" + (f": {row['error']}" if pd.notna(row["error"]) else ""))
     if "goodput_limits" in table:
-        found += [f"Goodput: requests per second with {text}."
+        found += [f"Goodput: requests per second, of those with {text}."
                   for text in dict.fromkeys(table["goodput_limits"].dropna())]  # fmt: skip
     for name in ("banner", "warnings"):
         if name in table:

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from rich.console import Console
 from rich.table import Table
 
+from harness.files import write_text
 from harness.report.comparison import records
-from harness.report.style import RC, frame, new_figure, plain_log
+from harness.report.drawing import Draw, draw_all
+from harness.report.style import frame, new_figure, plain_log
 from harness.validate.engine import Engine, Setting
 from harness.validate.measured import Measured
 from harness.validate.predict import METRICS, Prediction, Variant, mean_error
@@ -69,17 +70,13 @@ def report(result: Validation, folder: Path, console: Console | None = None) -> 
     Args:
         folder: with `steps.csv` of the headline.
     """
-    with rc_context(RC):
-        figure = draw(result)
-        (folder / "figures").mkdir(exist_ok=True)
-        figure.savefig(folder / "figures" / "validate.png", dpi=150)
-        figure.savefig(folder / "figures" / "validate.svg", metadata={"Date": None})
-        over_time = draw_over_time(result, pd.read_csv(folder / "steps.csv"))
-        if over_time is not None:
-            over_time.savefig(folder / "figures" / "over_time.png", dpi=150)
-            over_time.savefig(folder / "figures" / "over_time.svg", metadata={"Date": None})
-    text = markdown(result) + ("\n![](figures/over_time.png)\n" if over_time is not None else "")
-    (folder / "REPORT.md").write_text(text)
+    figures: dict[str, Draw] = {
+        "validate": lambda: draw(result),
+        "over_time": lambda: draw_over_time(result, pd.read_csv(folder / "steps.csv")),
+    }
+    drawn = {path.stem for path in draw_all(folder / "figures", figures, result.notes)}
+    text = markdown(result) + ("\n![](figures/over_time.png)\n" if "over_time" in drawn else "")
+    write_text(folder / "REPORT.md", text)
     console = console or Console()
     console = console if console.is_terminal else Console(width=120)  # a pipe has no width of its own
     for title, headers, rows in (_figures(result), _variants(result), _settings(result)):

@@ -45,7 +45,7 @@ def read_config(model: Mapping[str, Any]) -> Any:
         if path:
             return AutoConfig.from_pretrained(path)
         if isinstance(config, str):
-            config = json.loads(Path(config).read_text())
+            config = json.loads(Path(config).read_text(encoding="utf-8"))
         plain: Any = OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
         values = {key: value for key, value in dict(plain).items() if key != "model_type"}
         return AutoConfig.for_model(config["model_type"], **values)

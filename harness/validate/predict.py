@@ -152,7 +152,7 @@ def published_error(folder: Path, own: pd.DataFrame) -> float | None:
     if not path.is_file():
         return None
     names = {"Latency": "E2E", "Mean": "mean", "Median": "p50", "P90": "p90", "P95": "p95", "P99": "p99"}
-    rows = re.findall(r"^(TTFT|TPOT|Latency) (\w+) +([\d.]+) +([\d.]+)", path.read_text(), re.MULTILINE)
+    rows = re.findall(r"^(TTFT|TPOT|Latency) (\w+) +([\d.]+) +([\d.]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     theirs = {(names.get(m, m), names.get(s, s)): (float(real), float(told)) for m, s, real, told in rows}
     real = own.set_index(["metric", "statistic"])["measured_ms"]
     if set(theirs) != set(real.index) or any(abs(real[key] - theirs[key][0]) > 0.051 for key in theirs):

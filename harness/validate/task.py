@@ -10,6 +10,7 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import HarnessError
+from harness.files import write_table
 from harness.report.validation import Validation, report
 from harness.runner.latency.skew import skew_enabled
 from harness.runner.latency.table import TableLatency
@@ -150,6 +151,6 @@ def _write(
 ) -> None:
     rows = [table.assign(variant=one.label, headline=i == 0) for i, (one, table) in enumerate(tables.items())]
     whole = pd.concat(rows, ignore_index=True)
-    whole[["variant", "headline", *whole.columns[:5]]].to_csv(folder / "validate.csv", index=False)
+    write_table(folder / "validate.csv", whole[["variant", "headline", *whole.columns[:5]]])
     both = measured.table.join(predictions[0].requests.add_prefix("predicted_"))
-    both.to_csv(folder / "requests.csv", index=False)
+    write_table(folder / "requests.csv", both)

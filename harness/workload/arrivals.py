@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from harness.workload.errors import WorkloadError
 from harness.workload.readers.checks import Integers
+from harness.workload.readers.clock import offered_rate
 from harness.workload.settings import Settings
 from harness.workload.streams import stream
 
@@ -105,9 +106,3 @@ def stretch(arrival: Integers, factor: float, key: str) -> Integers:
         raise WorkloadError(f"{key}: the last request would arrive after {arrival[-1] / _SECOND * factor:.3g} s")
     stretched: Integers = np.rint(arrival * factor).astype(np.int64)
     return stretched
-
-
-def offered_rate(arrival: Integers) -> float | None:
-    """Requests per second: gaps over the span between first and last arrival; None without a span."""
-    span = int(arrival[-1]) - int(arrival[0])
-    return (len(arrival) - 1) * _SECOND / span if span else None

@@ -13,6 +13,7 @@ import numpy as np
 
 from harness.workload.arrivals import offered_rate, process_arrivals, stretch, trace_arrivals
 from harness.workload.errors import WorkloadError
+from harness.workload.fields import BY_NAME, DEFAULTS, LIMITS
 from harness.workload.fit import Fitted, declared_cap, fit_rows
 from harness.workload.readers import read_trace
 from harness.workload.readers.checks import Integers
@@ -86,11 +87,7 @@ def build_workload(config: Mapping[str, Any], max_model_len: int, seed: int) -> 
     notes["notices"] += _unused(settings, notes["arrival"])
     if settings.shared_prefix:
         _put_before(rows, settings.shared_prefix)
-    if settings.n > 1:
-        if rows.n is not None and (rows.n != settings.n).any():
-            notes["notices"].append(f"workload.n={settings.n} counts, not the n of the trace's own rows")
-        rows.n = np.full(len(rows), settings.n, dtype=np.int64)
-        rows.use_beam_search = np.full(len(rows), settings.use_beam_search)
+    notes["notices"] += _ask_of_all(rows, settings)
     requests = make_requests(rows, arrival, _declared(settings.max_tokens, rows, max_model_len))
     concurrency = settings.concurrency if settings.arrival == "closed_loop" else None
     return Workload(requests, concurrency, notes, _banner(notes))
@@ -98,17 +95,12 @@ def build_workload(config: Mapping[str, Any], max_model_len: int, seed: int) -> 
 
 def _replayed(settings: Settings, max_model_len: int, seed: int, notes: dict[str, Any]) -> Rows:
     """The rows of a trace that fit the model, in the file's time."""
-    trace = read_trace(
-        settings.path or "",
-        invalid=settings.invalid,
-        limit=settings.limit,
-        times=settings.arrival in ("auto", "trace"),
-        seed=seed,
-        sample=settings.sample,
-    )
-    fitted = fit_rows(trace.rows, settings.max_tokens, max_model_len, settings.fit, trace.path)
+    trace = read_trace(settings.path or "", settings.reading(seed))
+    fitted = fit_rows(trace.rows, settings.max_tokens, max_model_len, settings.fit, trace.where)
     notes |= {"format": trace.layout.name, "rows_read": trace.rows_read, "dropped_invalid": trace.dropped}
     notes |= {**_counts(fitted), "sorted": trace.out_of_order, "notices": trace.notices}
+    if settings.skip_s is not None:
+        notes["skipped"] = trace.skipped
     if len(fitted.rows) == 0:
         raise WorkloadError(
             f"{trace.path}: the file as a whole has no row whose prompt + output fit max_model_len={max_model_len}; "
@@ -121,15 +113,31 @@ def _replayed(settings: Settings, max_model_len: int, seed: int, notes: dict[str
 
 def _put_before(rows: Rows, prefix: int) -> None:
     """Begin every prompt with the same piece of `prefix` tokens; what follows is in no other prompt."""
-    if rows.hash_ids is not None or rows.token_ids is not None:
+    if "hash_ids" in rows.more or "token_ids" in rows.more:
         raise WorkloadError("workload.shared_prefix: the rows of this trace say what they contain already")
     rows.prompt_len = rows.prompt_len + prefix
     pieces, unused = (-(-rows.prompt_len // prefix)).tolist(), 1
-    rows.hash_ids = []
+    ids: list[array[int]] = []
     for count in pieces:
-        rows.hash_ids.append(array("Q", [0, *range(unused, unused + count - 1)]))
+        ids.append(array("Q", [0, *range(unused, unused + count - 1)]))
         unused += count - 1
-    rows.hash_block = np.full(len(rows), prefix, dtype=np.int64)
+    rows.more["hash_ids"], rows.more["hash_block"] = ids, np.full(len(rows), prefix, dtype=np.int64)
+
+
+def _ask_of_all(rows: Rows, settings: Settings) -> list[str]:
+    """What keys of the workload ask for: answers of every request, limits of those that have no own. Gives notices."""
+    said = []
+    if settings.n > 1:
+        if (rows.column("n") != settings.n).any() and (rows.column("n") > 1).any():
+            said.append(f"workload.n={settings.n} counts, not the n of the trace's own rows")
+        rows.more["n"] = np.full(len(rows), settings.n)
+        rows.more["use_beam_search"] = np.full(len(rows), settings.use_beam_search)
+    for name in LIMITS:
+        limit = getattr(settings, name)
+        if limit is not None:
+            own = rows.column(name)
+            rows.more[name] = np.where(np.isnan(own), limit, own)
+    return said
 
 
 def _declared(spec: str, rows: Rows, max_model_len: int) -> Integers:
@@ -141,27 +149,21 @@ def _declared(spec: str, rows: Rows, max_model_len: int) -> Integers:
 def make_requests(rows: Rows, arrival: Integers, declared: Integers) -> list[Request]:
     """One request per row, ids from 0; `arrival` in nanoseconds, `declared` in tokens, both int64[rows]."""
     outputs = rows.output_len.tolist()
-    caps = outputs if np.array_equal(declared, rows.output_len) else declared.tolist()  # one int object for both
+    columns: dict[str, Any] = {
+        "id": range(len(rows)),
+        "arrival_ns": arrival.tolist(),
+        "prompt_len": rows.prompt_len.tolist(),
+        "output_len": outputs,
+        **{name: BY_NAME[name].values(column) for name, column in rows.more.items()},
+        # one int object for both
+        "max_tokens": outputs if np.array_equal(declared, rows.output_len) else declared.tolist(),
+    }
+    last = max(place for place, name in enumerate(DEFAULTS) if name in columns)
+    arguments = [columns.get(name) or repeat(default) for name, default in list(DEFAULTS.items())[: last + 1]]
     collecting = gc.isenabled()
     gc.disable()  # a million new objects and no garbage: the collector would take a third of the time
     try:
-        return list(
-            map(
-                Request,
-                range(len(rows)),
-                arrival.tolist(),
-                rows.prompt_len.tolist(),
-                outputs,
-                caps,
-                rows.token_ids or repeat(None),
-                rows.hash_ids or repeat(None),
-                rows.hash_block.tolist() if rows.hash_block is not None else repeat(0),
-                rows.session or repeat(""),
-                rows.priority.tolist() if rows.priority is not None else repeat(0),
-                rows.n.tolist() if rows.n is not None else repeat(1),
-                rows.use_beam_search.tolist() if rows.use_beam_search is not None else repeat(False),
-            )
-        )
+        return list(map(Request, *arguments))
     finally:
         if collecting:
             gc.enable()
@@ -178,6 +180,8 @@ def _unused(settings: Settings, process: str) -> list[str]:
         said.append(f"workload.rate={settings.rate:g} has no effect with arrival={process}")
     if settings.concurrency is not None and process != "closed_loop":
         said.append(f"workload.concurrency={settings.concurrency} has no effect with arrival={process}")
+    idle = [name for name in ("columns", "time_unit", "skip_s") if settings.path is None and getattr(settings, name)]
+    said += [f"workload.{name}={getattr(settings, name)} has no effect without workload.path" for name in idle]
     return said
 
 

@@ -5,24 +5,26 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from harness.workload.errors import WorkloadError
+from harness.workload.fields import DEFAULTS, FIELDS, OPTIONAL, Field
 from schedulers.request import Request
 
-_COLUMNS = ("arrival_ns", "prompt_len", "output_len", "max_tokens", "session", "priority")
-_ANSWERS = ("n", "use_beam_search")
-_LISTS = ("hash_block", "hash_ids", "token_ids")
+_ROWS = 10_000  # written at once
+_OF: dict[str, Callable[[Request], Any]] = {field.name: attrgetter(field.name) for field in FIELDS}
 
 
 def export(requests: Iterable[Request], path: str | Path) -> None:
     """Writes requests in order of arrival: CSV if the name says so, else JSON lines; gzip if it ends in `.gz`.
 
-    The bytes depend on the requests alone. Read back with `workload=trace workload.path=...` and max_tokens=auto, the
-    requests are equal to these, provided their ids are their positions in this order (as `build_workload` makes them).
+    What no request says is not written. The bytes depend on the requests alone. Read back with `workload=trace
+    workload.path=...` and max_tokens=auto, the requests are equal to these, provided their ids are their positions in
+    this order (as `build_workload` makes them).
 
     Raises:
         WorkloadError: the file cannot be written.
@@ -42,34 +44,44 @@ def export(requests: Iterable[Request], path: str | Path) -> None:
 
 
 def _write_lines(requests: list[Request], stream: io.TextIOWrapper) -> None:
-    for r in requests:  # a million of them: half the time of `json.dumps`, and the same text
-        line = f'{{"arrival_ns":{r.arrival_ns},"prompt_len":{r.prompt_len},"output_len":{r.output_len}'
-        if r.max_tokens is not None:
-            line += f',"max_tokens":{r.max_tokens}'
-        if r.session:
-            line += f',"session":{json.dumps(r.session)}'
-        if r.priority:
-            line += f',"priority":{r.priority}'
-        if r.n > 1:
-            line += f',"n":{r.n}' + (',"use_beam_search":true' if r.use_beam_search else "")
-        if r.hash_ids is not None:
-            line += f',"hash_block":{r.hash_block},"hash_ids":[{",".join([str(int(value)) for value in r.hash_ids])}]'
-        if r.token_ids is not None:
-            line += f',"token_ids":[{",".join([str(int(value)) for value in r.token_ids])}]'
-        stream.write(line + "}\n")
+    for start in range(0, len(requests), _ROWS):  # one template for many requests: as fast as a line written by hand
+        names, columns = [], []
+        for field, values, blanks in _said(requests[start : start + _ROWS]):
+            key = f',"{field.name}":'.replace("%", "%%")
+            plain = field.kind in ("time", "length", "whole")
+            if blanks:
+                names.append("%s")
+                columns.append(["" if _is_blank(field, value) else key + field.text(value) for value in values])
+            else:
+                names.append(f"{key}%s")
+                columns.append(values if plain else [field.text(value) for value in values])
+        template = f"{{{''.join(names)[1:]}}}\n"
+        stream.writelines([template % row for row in zip(*columns, strict=True)])
 
 
 def _write_csv(requests: list[Request], stream: io.TextIOWrapper) -> None:
     writer = csv.writer(stream, lineterminator="\n")
-    lists = _LISTS if any(request.hash_ids is not None or request.token_ids is not None for request in requests) else ()
-    answers = _ANSWERS if any(request.n > 1 for request in requests) else ()
-    writer.writerow((*_COLUMNS, *answers, *lists))
-    for request in requests:
-        cells = [getattr(request, name) for name in _COLUMNS]
-        if answers:
-            cells += [request.n, str(request.use_beam_search).lower()]
-        if lists:
-            ids, tokens = request.hash_ids, request.token_ids
-            cells += [request.hash_block or "", "" if ids is None else " ".join(str(int(value)) for value in ids)]
-            cells.append("" if tokens is None else " ".join(str(int(value)) for value in tokens))
-        writer.writerow(cells)
+    said = list(_said(requests))
+    writer.writerow([field.name for field, _, _ in said])
+    columns = [[field.cell(value) for value in values] for field, values, _ in said]
+    writer.writerows(zip(*columns, strict=True))
+
+
+def _said(requests: list[Request]) -> Iterator[tuple[Field, list[Any], int]]:
+    """The fields that any of the requests sets, what each says, and how many say nothing."""
+    for field in FIELDS:
+        values = list(map(_OF[field.name], requests))
+        if field not in OPTIONAL:
+            yield field, values, 0
+        elif (blanks := _blanks(field, values)) < len(values):
+            yield field, values, blanks
+
+
+def _blanks(field: Field, values: list[Any]) -> int:
+    if field.kind == "ids":  # arrays: not to be compared with anything
+        return [value is None for value in values].count(True)
+    return values.count(DEFAULTS[field.name])
+
+
+def _is_blank(field: Field, value: Any) -> bool:
+    return value is None or (field.kind != "ids" and value == DEFAULTS[field.name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,12 +33,13 @@ def declared_cap(spec: str, rows: Rows, max_model_len: int) -> Integers:
         return cap
     if word == "model_max":
         return np.maximum(1, max_model_len - rows.prompt_len).astype(np.int64)
-    if word == "auto" and rows.max_tokens is not None:
-        return np.where(rows.max_tokens > 0, rows.max_tokens, output).astype(np.int64)
+    if word == "auto" and "max_tokens" in rows.more:
+        own = rows.more["max_tokens"]
+        return np.where(own > 0, own, output).astype(np.int64)
     return output
 
 
-def fit_rows(rows: Rows, cap: str, max_model_len: int, how: str, place: str) -> Fitted:
+def fit_rows(rows: Rows, cap: str, max_model_len: int, how: str, where: Callable[[int], str]) -> Fitted:
     """Applies the clients' caps, then `workload.fit` to rows with prompt + output over `max_model_len`.
 
     `clip` shortens the prompt to what the output leaves and never the output, so a request whose output alone is too
@@ -45,7 +47,7 @@ def fit_rows(rows: Rows, cap: str, max_model_len: int, how: str, place: str) -> 
     stay shared.
 
     Raises:
-        WorkloadError: `how` is "error" and a row does not fit; the message begins with `place` and the line.
+        WorkloadError: `how` is "error" and a row does not fit; the message begins with `where(its line)`.
     """
     if cap != "model_max":  # that cap is what the prompt leaves, which `how` is about to decide
         rows.output_len = np.minimum(rows.output_len, declared_cap(cap, rows, max_model_len))
@@ -55,10 +57,10 @@ def fit_rows(rows: Rows, cap: str, max_model_len: int, how: str, place: str) -> 
         return Fitted(rows)
     if how == "error":
         first = int(np.argmax(long))
-        where = f"{place}:{rows.lines[first]}" if rows.lines[first] else place
+        lengths = f"prompt {rows.prompt_len[first]} + output {rows.output_len[first]}"
         raise WorkloadError(
-            f"{where}: prompt {rows.prompt_len[first]} + output {rows.output_len[first]} tokens exceed "
-            f"max_model_len={max_model_len}; workload.fit=drop, clip or scale deals with such rows"
+            f"{where(int(rows.lines[first]))}: {lengths} tokens exceed max_model_len={max_model_len}; "
+            "workload.fit=drop, clip or scale deals with such rows"
         )
     if how == "drop":
         return Fitted(rows.take(~long), dropped=int(long.sum()))
@@ -79,9 +81,10 @@ def fit_rows(rows: Rows, cap: str, max_model_len: int, how: str, place: str) -> 
 
 def _cut_contents(rows: Rows, changed: np.typing.NDArray[np.bool_]) -> None:
     """Cuts ids to the new prompt lengths of the rows in the mask."""
+    tokens, ids, block = (rows.more.get(name) for name in ("token_ids", "hash_ids", "hash_block"))
     for index in np.flatnonzero(changed).tolist():
         length = int(rows.prompt_len[index])
-        if rows.token_ids is not None and (tokens := rows.token_ids[index]) is not None:
-            rows.token_ids[index] = tokens[:length]
-        if rows.hash_ids is not None and rows.hash_block is not None and (ids := rows.hash_ids[index]) is not None:
-            rows.hash_ids[index] = ids[: -(-length // int(rows.hash_block[index]))]
+        if tokens is not None and tokens[index] is not None:
+            tokens[index] = tokens[index][:length]
+        if ids is not None and block is not None and ids[index] is not None:
+            ids[index] = ids[index][: -(-length // int(block[index]))]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
 
 from harness.workload.errors import WorkloadError
+from harness.workload.fields import LIMITS
+from harness.workload.readers.detect import NAMEABLE
+from harness.workload.readers.format import UNITS
+from harness.workload.readers.trace import Reading
 
 ARRIVALS = ("auto", "burst", "poisson", "gamma", "closed_loop", "trace")
 FITS = ("drop", "clip", "scale", "error")
@@ -22,6 +27,9 @@ class Settings:
     Attributes:
         name: label of the workload in tables.
         path: a trace to read; None = lengths are drawn from `prompt` and `output`.
+        columns: field of a request, or arrival, arrival_s, _ms, _us, _ns → the trace's column that holds it.
+        time_unit: of the trace's times, one of `UNITS`; None = as its format or the column's name says.
+        skip_s: leave out the trace's first so many seconds, in its own time.
         num_requests: how many requests; None = all of a trace. Does not count when `duration_s` is given.
         duration_s: requests that arrive before this time, seconds.
         limit: at most this many valid rows, in the file's order.
@@ -36,14 +44,19 @@ class Settings:
         invalid: what becomes of a faulty row, one of `INVALIDS`.
         max_tokens: what the client declares: `auto` (the trace's own cap, else `true`), `true` (the true output
             length), `times:K`, `fixed:N`, `model_max`; never over max_model_len - prompt.
-        sample: which of several recorded outputs of a row (castillo); None = drawn per row from the seed.
+        sample: which of several recorded outputs of a row (castillo; None = drawn per row from the seed), or which run
+            of a benchmark's results.
         n: answers to each request: samples of its prompt, or with `use_beam_search` the beams of a search.
         use_beam_search: see `n`.
+        ttft_slo_ms, tpot_slo_ms, deadline_ms: limits of every request that has no own, see `Request`.
         shared_prefix: tokens put before every prompt, the same for all.
     """
 
     name: str = "workload"
     path: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    time_unit: str | None = None
+    skip_s: float | None = None
     num_requests: int | None = None
     duration_s: float | None = None
     limit: int | None = None
@@ -60,7 +73,23 @@ class Settings:
     sample: int | None = None
     n: int = 1
     use_beam_search: bool = False
+    ttft_slo_ms: float | None = None
+    tpot_slo_ms: float | None = None
+    deadline_ms: float | None = None
     shared_prefix: int = 0
+
+    def reading(self, seed: int) -> Reading:
+        """How the trace is read."""
+        return Reading(
+            invalid=self.invalid,
+            limit=self.limit,
+            times=self.arrival in ("auto", "trace") or self.skip_s is not None,
+            seed=seed,
+            sample=self.sample,
+            columns=self.columns,
+            time_unit=self.time_unit,
+            skip_s=self.skip_s,
+        )
 
 
 def parse_settings(config: Mapping[str, Any]) -> Settings:
@@ -81,12 +110,15 @@ def parse_settings(config: Mapping[str, Any]) -> Settings:
             near = get_close_matches(str(value), choices, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise WorkloadError(f"workload.{name}={value}: choose one of {', '.join(choices)}{hint}")
-    for name in ("rate", "cv", "time_scale", "duration_s"):
+    for name in ("rate", "cv", "time_scale", "duration_s", "skip_s", *LIMITS):
         given[name] = _positive(name, given.get(name, known[name]))
     for name in ("num_requests", "limit", "concurrency", "n"):
         given[name] = _count(name, given.get(name), 1)
     for name in ("sample", "shared_prefix"):
         given[name] = _count(name, given.get(name), 0)
+    given["columns"] = _columns(given.get("columns"))
+    if (unit := given.get("time_unit")) is not None and unit not in UNITS:
+        raise WorkloadError(f"workload.time_unit={unit}: choose one of {', '.join(UNITS)}")
     given["max_tokens"] = _max_tokens(given.get("max_tokens", "auto"))
     for name in ("prompt", "output"):
         if not isinstance(given.setdefault(name, {}), Mapping):
@@ -138,6 +170,27 @@ def _count(name: str, value: Any, least: int) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise WorkloadError(f"workload.{name}={value}: must be a whole number, at least {least}")
     return value
+
+
+def _columns(value: Any) -> dict[str, str]:
+    """`workload.columns`: what may be named, each once."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise WorkloadError(f"workload.columns={value}: write {{field: column}}, as in {{prompt_len: mine}}")
+    named = {str(name): str(column) for name, column in value.items() if column is not None}
+    for name in named:
+        if name not in NAMEABLE:
+            near = get_close_matches(name, NAMEABLE, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise WorkloadError(f"workload.columns.{name}: no such field{hint}; the fields are {', '.join(NAMEABLE)}")
+    arrivals = [name for name in named if name.startswith("arrival")]
+    if len(arrivals) > 1:
+        raise WorkloadError(f"workload.columns: {' and '.join(arrivals)} name the arrival twice")
+    twice = [column for column, times in Counter(named.values()).items() if times > 1]
+    if twice:
+        raise WorkloadError(f"workload.columns: the column {twice[0]!r} is named for more than one field")
+    return named
 
 
 def _max_tokens(value: Any) -> str:

@@ -38,7 +38,7 @@ def draw_rows(settings: Settings, count: int, max_model_len: int, seed: int) -> 
     while have < count:
         drawn += count - have
         pairs = _pairs(prompts, outputs, count - have)
-        fitted = fit_rows(pairs, settings.max_tokens, max_model_len, settings.fit, f"workload {settings.name}")
+        fitted = fit_rows(pairs, settings.max_tokens, max_model_len, settings.fit, lambda line: settings.name)
         parts.append(fitted.rows)
         have += len(fitted.rows)
         total.dropped += fitted.dropped

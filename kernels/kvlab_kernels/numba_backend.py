@@ -29,6 +29,7 @@ from numba.extending import intrinsic
 
 from kvlab_kernels import torch_backend
 from kvlab_kernels.addresses import Addresses
+from kvlab_kernels.cached import cached_njit
 from kvlab_kernels.torch_backend import prefill_attention, swap_in, swap_out
 
 __all__ = ["copy_slots", "decode_attention", "move_slots", "prefill_attention", "swap_in", "swap_out", "write_kv"]
@@ -133,7 +134,7 @@ def _decode_kernel(head_dim: int, parallel: bool) -> Callable[..., None]:
 
     vector, matrix, cube = numba.int32[::1], numba.int32[:, ::1], numba.float32[:, :, ::1]
     signature = numba.void(cube, cube, cube, matrix, vector, vector, numba.int64, numba.float32, cube, numba.int64)
-    return njit(signature, cache=True, parallel=parallel, fastmath=True, error_model="numpy", nogil=True)(decode)
+    return cached_njit(signature, parallel=parallel, fastmath=True, error_model="numpy", nogil=True)(decode)
 
 
 @njit(forceinline=True, fastmath=True, error_model="numpy")
@@ -314,7 +315,7 @@ def _add_part(weighted, highest, total, owner, piece, head_dim):
             weighted[owner, 1, head, d] = weighted[owner, 1, head, d] * mine + weighted[piece, 0, head, d] * other
 
 
-@njit(cache=True, nogil=True)
+@cached_njit(nogil=True)
 def _write(k_pool, v_pool, k, v, slots):
     _, heads, head_dim = k.shape
     for i in range(len(slots)):
@@ -326,7 +327,7 @@ def _write(k_pool, v_pool, k, v, slots):
                     v_pool[slot, head, d] = v[i, head, d]
 
 
-@njit(cache=True, nogil=True)  # in one thread: on a busy machine, waking others took a thousand times the copy
+@cached_njit(nogil=True)  # in one thread: on a busy machine, waking others took a thousand times the copy
 def _move(planes, sources, targets):
     """Move rows of every plane (one layer's keys or values), directly where no target is a source still to be read."""
     count = len(sources)

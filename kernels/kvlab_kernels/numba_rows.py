@@ -11,9 +11,10 @@ from functools import cache
 
 import numba
 import torch
-from numba import njit, prange
+from numba import prange
 
 from kvlab_kernels import numba_backend  # noqa: F401 (chooses the threads that numba shares with PyTorch)
+from kvlab_kernels.cached import cached_njit
 
 _WORTH_THREADS = 1 << 16  # numbers below which waking a thread takes longer than it helps
 
@@ -65,7 +66,7 @@ def _norm_kernel(parallel: bool) -> Callable[..., None]:
 
     matrix = numba.float32[:, ::1]
     signature = numba.void(matrix, numba.float32[::1], numba.float64, matrix)
-    return njit(signature, cache=True, parallel=parallel, fastmath=True, error_model="numpy", nogil=True)(norm)
+    return cached_njit(signature, parallel=parallel, fastmath=True, error_model="numpy", nogil=True)(norm)
 
 
 @cache
@@ -84,4 +85,4 @@ def _rotate_kernel(parallel: bool) -> Callable[..., None]:
 
     matrix = numba.float32[:, ::1]
     signature = numba.void(numba.float32[:, :, ::1], matrix, matrix)
-    return njit(signature, cache=True, parallel=parallel, fastmath=True, error_model="numpy", nogil=True)(turn)
+    return cached_njit(signature, parallel=parallel, fastmath=True, error_model="numpy", nogil=True)(turn)

@@ -21,7 +21,7 @@ from harness.workload.readers.format import Format
 from schedulers.request import Request
 
 QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-PLACE = re.compile(r"(:\d+: )|(: the file as a whole )|(^workload\.)")
+PLACE = re.compile(r"(:((row|request) )?\d+: )|(: the file as a whole )|(^workload\.)|( could each be )")
 
 whole = st.integers(1, 5000)
 odd = st.one_of(
@@ -50,19 +50,42 @@ odd = st.one_of(
     st.lists(st.integers(-(2**65), 2**65), max_size=4),
     st.dictionaries(st.text(max_size=2), st.integers(), max_size=1),
 )
-turns = st.lists(st.one_of(odd, st.fixed_dictionaries({}, optional={"value": odd, "content": odd})), max_size=3)
+turn = {"value": odd, "content": odd, "role": st.sampled_from(["user", "assistant", "system", 3]), "tool_calls": odd}
+turns = st.lists(st.one_of(odd, st.fixed_dictionaries({}, optional=turn)), max_size=3)
+number = st.one_of(odd, st.fixed_dictionaries({"value": odd}))
+metrics = {"input_sequence_length": number, "output_sequence_length": number, "output_token_count": number}
+about = {"request_start_ns": odd, "benchmark_phase": st.sampled_from(["warmup", "profiling"]), "was_cancelled": odd}
+request = {"request_start_time": odd, "prompt_tokens": odd, "output_tokens": odd, "info": odd}
+benchmark = {
+    "requests": st.one_of(
+        odd,
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "successful": st.lists(st.fixed_dictionaries({}, optional=request), max_size=3),
+                "errored": st.lists(odd),
+            },
+        ),
+    )
+}
+nested = st.one_of(
+    *(st.fixed_dictionaries({}, optional=keys) for keys in (metrics, about)),
+    st.lists(st.fixed_dictionaries({}, optional=benchmark), max_size=2),
+    st.lists(odd, max_size=3),
+)
+NESTED = {"conversations", "conversation", "messages", "input", "metadata", "metrics", "benchmarks", "input_lens",
+          "output_lens", "start_times", "errors", "timing_events", "prompt", "output"}  # fmt: skip
+LAYOUTS = [layout for layout in KNOWN if not layout.instead]
 
 
 def columns(layout: Format) -> list[str]:
-    named = [layout.prompt, layout.output, *(name for name, _ in layout.times)]
-    answers = (layout.n, layout.use_beam_search)
-    named += [n for n in (layout.session, layout.hash_ids, layout.block, layout.token_ids, *answers) if n]
-    return list(dict.fromkeys([*layout.required, *named, "output_1", "extra"]))
+    inputs = layout.inputs(list(layout.required)) if layout.inputs else []
+    return list(dict.fromkeys([*layout.required, *inputs, *layout.names([]), "output_1", "extra", "sent_ms"]))
 
 
 def rows_of(layout: Format) -> st.SearchStrategy[list[dict[str, Any]]]:
     def value(name: str) -> st.SearchStrategy[Any]:
-        return st.one_of(whole, odd, turns) if name == "conversations" else st.one_of(whole, odd)
+        return st.one_of(whole, odd, turns, nested) if name in NESTED else st.one_of(whole, odd)
 
     required = {name: value(name) for name in layout.required}
     optional = {name: value(name) for name in columns(layout) if name not in layout.required}
@@ -111,7 +134,7 @@ def as_csv(rows: list[dict[str, Any]], names: list[str]) -> bytes:
     return text.getvalue().encode("utf-8", "surrogatepass")
 
 
-@pytest.mark.parametrize("layout", KNOWN, ids=lambda layout: f"{layout.name} {layout.required[-1]}")
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"{layout.name} {layout.required[-1]}")
 @QUICK
 @given(data=st.data())
 def test_rows(layout: Format, data: st.DataObject) -> None:
@@ -122,24 +145,26 @@ def test_rows(layout: Format, data: st.DataObject) -> None:
         "limit": data.draw(st.one_of(st.none(), st.integers(1, 3))),
         "max_tokens": data.draw(st.sampled_from(["auto", "true", "times:1.5", "fixed:7", "model_max"])),
     }
-    kind = data.draw(st.sampled_from(["csv", "jsonl", "json"]))
+    kind = data.draw(st.sampled_from(["csv", "jsonl", "json", "indented"]))
     if kind == "csv":
         names = [n for n in columns(layout) if n in layout.required or data.draw(st.booleans())]
         content = as_csv(rows, names)
     elif kind == "jsonl":
         content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    elif kind == "indented":
+        content = "\n".join(json.dumps(row, indent=1) for row in rows).encode()
     else:
         content = json.dumps(rows).encode()
     check(gzip.compress(content) if data.draw(st.booleans()) else content, **config)
 
 
-@pytest.mark.parametrize("layout", KNOWN, ids=lambda layout: f"{layout.name} {layout.required[-1]}")
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"{layout.name} {layout.required[-1]}")
 @QUICK
 @given(data=st.data())
 def test_good_rows_with_bytes_changed(layout: Format, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["csv", "jsonl", "json"]))
     rows: list[dict[str, Any]] = [
-        {key: 5 for key in columns(layout) if key not in (layout.hash_ids, layout.token_ids, layout.use_beam_search)}
+        {key: 5 for key in columns(layout) if key not in layout.columns.values() or "ids" not in key}
     ] * 3
     if "conversations" in layout.required:
         rows = [{"conversations": [{"value": "why?"}, {"value": "because"}]}] * 3

@@ -77,8 +77,8 @@ def write_page(sweep: Sweep, *, findings: Sequence[str], notes: Sequence[str], f
         charts=[{"name": c.name, "title": c.title, "text": c.text, "height": c.figure.layout.height} for c in drawn],
         books=Markup(_books(sweep)), figures=_images(figures), beside=_beside(pairs, why),
         command=command_of(sweep.folder), details=_details(sweep),
-        css=Markup((HERE / "page.css").read_text()), data=Markup(_json(data)),
-        plotly=Markup(get_plotlyjs()), script=Markup((HERE / "page.js").read_text()),
+        css=Markup((HERE / "page.css").read_text(encoding="utf-8")), data=Markup(_json(data)),
+        plotly=Markup(get_plotlyjs()), script=Markup((HERE / "page.js").read_text(encoding="utf-8")),
     )  # fmt: skip
     path = sweep.folder / "report.html"
     write_text(path, text)
@@ -171,7 +171,7 @@ def _details(sweep: Sweep) -> list[tuple[str, str]]:
     folder = sweep.folder / sweep.done["dirs"].iloc[0][0]
     names = (("Configuration", "config.yaml"), ("Environment", "environment.json"))
     return [
-        (f"{title} ({name} of the first row)", (folder / name).read_text())
+        (f"{title} ({name} of the first row)", (folder / name).read_text(encoding="utf-8"))
         for title, name in names
         if (folder / name).exists()
     ]

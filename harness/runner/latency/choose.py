@@ -129,7 +129,7 @@ def _devices(cfg: DictConfig) -> int:
 def _named(name: str, cfg: DictConfig) -> Any:
     preset, path = PRESETS / f"{name}.yaml", Path(name)
     if preset.is_file() or path.suffix in (".yaml", ".yml"):
-        values = yaml.safe_load((preset if preset.is_file() else path).read_text())
+        values = yaml.safe_load((preset if preset.is_file() else path).read_text(encoding="utf-8"))
         return instantiate(OmegaConf.create(values), _convert_="all")
     if path.is_dir():
         return _table(path, model_weights(cfg))

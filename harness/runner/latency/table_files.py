@@ -48,7 +48,7 @@ def read_meta(folder: Path) -> Mapping[str, Any]:
     if path is None:
         return {}
     try:
-        meta = yaml.safe_load(path.read_text())
+        meta = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise HarnessError(f"{path} can't be read: {error}") from error
     if not isinstance(meta, Mapping):

@@ -6,8 +6,7 @@ FORMATS = (
     Format(
         name="APEX",
         required=("ContextTokens", "GeneratedTokens", "StartTimeOffset"),
-        prompt="ContextTokens",
-        output="GeneratedTokens",
+        columns={"prompt_len": "ContextTokens", "output_len": "GeneratedTokens"},
         times=(("StartTimeOffset", NANOSECOND),),
         untimed=False,
     ),

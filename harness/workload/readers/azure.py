@@ -6,10 +6,8 @@ FORMATS = (
     Format(
         name="Azure LLM inference",
         required=("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
-        prompt="ContextTokens",
-        output="GeneratedTokens",
+        columns={"prompt_len": "ContextTokens", "output_len": "GeneratedTokens"},
         times=(("TIMESTAMP", SECOND),),
-        dates=True,
         untimed=False,
     ),
 )

@@ -6,10 +6,9 @@ FORMATS = (
     Format(
         name="BurstGPT",
         required=("Timestamp", "Request tokens", "Response tokens"),
-        prompt="Request tokens",
-        output="Response tokens",
+        columns={"prompt_len": "Request tokens", "output_len": "Response tokens", "session": "Session ID"},
         times=(("Timestamp", SECOND),),
+        passed_over=("Elapsed time",),
         untimed=False,
-        session="Session ID",
     ),
 )

@@ -48,8 +48,7 @@ FORMATS = (
     Format(
         name="castillo",
         required=("input_size", "output_0"),
-        prompt="input_size",
-        output="output",
+        columns={"prompt_len": "input_size", "output_len": "output"},
         derive=_from_columns,
         inputs=lambda header: ["input_size", *_output_names(header)],
         note=_NOTE,
@@ -57,8 +56,7 @@ FORMATS = (
     Format(
         name="castillo JSON",
         required=("input_size", "output_sizes"),
-        prompt="input_size",
-        output="output",
+        columns={"prompt_len": "input_size", "output_len": "output"},
         derive=_from_lists,
         inputs=lambda header: ["input_size", "output_sizes"],
         note=_NOTE,

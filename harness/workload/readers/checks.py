@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +17,10 @@ Integers = npt.NDArray[np.int64]
 _LONGEST = 2**31 - 1  # tokens; beyond, a length is a slip (a time in the wrong column)
 _LATEST = 2**62  # nanoseconds, 146 years: sums of two never overflow
 _GOOD, _MISSING, _TEXT, _OTHER = range(4)
-_WORDS: dict[Any, int] = {"true": 1, "1": 1, 1: 1, "false": 0, "0": 0, 0: 0, "": 0, None: 0, ABSENT: 0}
+_FLAGS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0", "", "none"), False)
+_A_TIME = "a number, or a date such as 2023-11-16 18:15:46.5,"
+_COMMA = re.compile(r"[-+]?\d[\d ]*([,.'’]\d+)*,\d+([,.'’]\d+)*")
+_ZONE = re.compile(r"([+-]\d\d(:?\d\d)?|[Zz])$")
 
 
 @dataclass(slots=True)
@@ -74,7 +79,8 @@ def check_whole(values: list[Any], column: str, least: int, most: int, faults: F
     """Whole numbers from `least` to `most`; faulty ones become `least` and are marked."""
     found, state = numbers(values)
     faults.add(state == _MISSING, column, "is missing")
-    faults.add(state > _MISSING, column, "is not a number")
+    if (state > _MISSING).any():
+        _add_texts(values, state > _MISSING, column, "is not a number", faults)
     if found.dtype == np.float64:
         finite = np.isfinite(found)
         faults.add(~finite, column, "is not finite")
@@ -86,68 +92,125 @@ def check_whole(values: list[Any], column: str, least: int, most: int, faults: F
     return bounded
 
 
+def check_limits(values: list[Any], column: str, faults: Faults) -> npt.NDArray[np.float64]:
+    """Milliseconds above 0; nothing, null and an empty cell mean none, which is NaN."""
+    found, state = numbers(values)
+    if (state > _MISSING).any():
+        _add_texts(values, state > _MISSING, column, "is not a number", faults)
+    given = state == _GOOD
+    limits = np.where(given, found, math.nan).astype(np.float64)
+    faults.add(given & ~np.isfinite(limits), column, "is not finite")
+    faults.add(given & ~(limits > 0), column, "is not above 0")
+    return limits
+
+
+def check_flags(values: list[Any], column: str, faults: Faults) -> npt.NDArray[np.bool_]:
+    """YAML's words for yes and no; nothing, null and an empty cell mean no."""
+    words = [_FLAGS.get(str(value).strip().lower()) if value is not ABSENT else False for value in values]
+    faults.add(np.array([word is None for word in words], dtype=np.bool_), column, "is neither true nor false")
+    return np.array([bool(word) for word in words], dtype=np.bool_)
+
+
 def check_length(values: list[Any], column: str, faults: Faults) -> Integers:
     """Lengths in tokens: whole numbers >= 1."""
     return check_whole(values, column, 1, _LONGEST, faults)
 
 
-def check_yes_or_no(values: list[Any], column: str, faults: Faults) -> npt.NDArray[np.bool_]:
-    """JSON's booleans, or the words and digits for them; nothing, null and an empty cell mean no."""
-    said = [_WORDS.get(value.strip().lower() if isinstance(value, str) else value, -1)
-            if isinstance(value, str | bool | int) or value is None or value is ABSENT else -1
-            for value in values]  # fmt: skip
-    found = np.array(said, dtype=np.int8)
-    faults.add(found < 0, column, "is neither true nor false")
-    return found > 0
-
-
 @dataclass(slots=True)
 class Times:
-    """A checked time column: nanoseconds, and which rows have only a placeholder (a text, or nothing at all)."""
+    """A checked time column.
+
+    Attributes:
+        ns: nanoseconds.
+        placeholder: rows that have a word instead of a time, or nothing at all.
+        dates: whether the times are dates.
+    """
 
     ns: Integers
     placeholder: npt.NDArray[np.bool_]
+    dates: bool
 
 
-def check_times(values: list[Any], column: str, unit: int, dates: bool, untimed: bool, faults: Faults) -> Times:
-    """Arrival times. Placeholders are not marked: whether they are a fault depends on the rest of the file."""
-    stamps = _dates(values) if dates else None
-    if stamps is not None and stamps[1].all():
-        found, state = np.zeros(len(values), dtype=np.int64), np.full(len(values), _GOOD)
-    else:
+def check_times(values: list[Any], column: str, unit: Callable[[float], int], untimed: bool, faults: Faults) -> Times:
+    """Arrival times: numbers or dates. Placeholders are not marked: the rest of the file says whether they are faults.
+
+    Args:
+        unit: gives the nanoseconds per unit of numbers of which the largest is the argument.
+        untimed: a row may lack the column.
+    """
+    first = next((value for value in values if isinstance(value, str) and value.strip()), "")
+    found, state = (np.zeros(len(values), np.int64), np.full(len(values), _TEXT)) if ":" in first else numbers(values)
+    dates = _Dates(values, state == _TEXT) if (state == _TEXT).any() else None
+    if dates is not None and ":" in first and not dates.good.all():
         found, state = numbers(values)
-    if stamps is not None:
-        state[stamps[1]] = _GOOD
+    if dates is not None:
+        faults.add(dates.good & dates.odd_zone, column, "has no time zone where others have one, or the reverse")
+        if dates.good.any() and (numeric := state == _GOOD).any():
+            rare = numeric if np.argmax(dates.good) < np.argmax(numeric) else dates.good
+            faults.add(rare, column, "is a number where others are dates, or the reverse")
+        state[dates.good] = _GOOD
     placeholder = state == _TEXT
-    if untimed:
-        placeholder |= np.fromiter((value is ABSENT for value in values), dtype=np.bool_, count=len(values))
-    faults.add((state == _MISSING) & ~placeholder, column, "is missing")
+    if placeholder.any():
+        digits = np.zeros(len(values), dtype=np.bool_)
+        for index in np.flatnonzero(placeholder).tolist():
+            digits[index] = any(character.isdigit() for character in values[index])
+        _add_texts(values, digits, column, f"is not a time: {_A_TIME} is", faults)
+        placeholder &= ~digits
+    missing = state == _MISSING
+    if untimed and missing.any():
+        for index in np.flatnonzero(missing).tolist():
+            placeholder[index] = values[index] is ABSENT
+    faults.add(missing & ~placeholder, column, "is missing")
     faults.add(state == _OTHER, column, "is not a number")
     whole = found.dtype == np.int64
     if not whole:
         faults.add(~np.isfinite(found), column, "is not finite")
         found = np.where(np.isfinite(found), found, 0.0)
     faults.add(found < 0, column, "is negative")
-    faults.add(found > _LATEST // unit, column, "is later than any clock")
-    found = np.clip(found, 0, _LATEST // unit)
+    counted = (state == _GOOD) & (faults.code == 0) & (True if dates is None else ~dates.good)
+    per = unit(float(found[counted].max())) if counted.any() else 1
+    faults.add(found > _LATEST // per, column, "is later than any clock (workload.time_unit=s, ms, us or ns?)")
+    found = np.clip(found, 0, _LATEST // per)
     seconds = found if whole else np.floor(found)  # apart from the fraction: epoch nanoseconds are no exact floats
-    ns = seconds.astype(np.int64) * unit + np.rint((found - seconds) * unit).astype(np.int64)
-    if stamps is not None:
-        ns = np.where(stamps[1], stamps[0], ns)
-    return Times(ns, placeholder)
+    ns = seconds.astype(np.int64) * per + np.rint((found - seconds) * per).astype(np.int64)
+    if dates is not None:
+        ns = np.where(dates.good, dates.ns, ns)
+    return Times(ns, placeholder, dates is not None and bool((dates.good & (faults.code == 0)).any()))
 
 
-def _dates(values: list[Any]) -> tuple[Integers, npt.NDArray[np.bool_]]:
-    """Texts that are ISO 8601 dates with a time of day as nanoseconds, and which values are."""
-    import pandas
+class _Dates:
+    """Texts that are ISO 8601 dates with a time of day.
 
-    texts = pandas.Series(
-        [value if isinstance(value, str) and ":" in value else None for value in values], dtype=object
-    )
-    stamps = pandas.to_datetime(texts, format="ISO8601", utc=True, errors="coerce").dt.tz_localize(None)
-    stamps = stamps.where(stamps.dt.year.between(1900, 2100))  # others have no nanoseconds in 64 bits, and are slips
-    good = stamps.notna().to_numpy()
-    return np.where(good, stamps.dt.as_unit("ns").to_numpy(dtype="datetime64[ns]").astype(np.int64), 0), good
+    Attributes:
+        good: which values are.
+        ns: their nanoseconds since 1970; without a zone they are taken as UTC.
+        odd_zone: where the first date has a zone and this one does not, or the reverse.
+    """
+
+    def __init__(self, values: list[Any], texts: npt.NDArray[np.bool_]) -> None:
+        import pandas
+
+        given = [value if text and isinstance(value, str) and ":" in value else None
+                 for value, text in zip(values, texts.tolist(), strict=True)]  # fmt: skip
+        series = pandas.Series(given, dtype=object)
+        stamps = pandas.to_datetime(series, format="ISO8601", utc=True, errors="coerce").dt.tz_localize(None)
+        stamps = stamps.where(stamps.dt.year.between(1900, 2100))  # others have no nanoseconds in 64 bits: slips
+        self.good = stamps.notna().to_numpy()
+        ns = stamps.dt.as_unit("ns").to_numpy(dtype="datetime64[ns]").astype(np.int64)
+        self.ns: Integers = np.where(self.good, ns, 0)
+        self.odd_zone = np.zeros(len(values), dtype=np.bool_)
+        if len({text[-6:-5] in "+-" or text[-1] in "Zz" for text in given if text}) > 1:
+            zoned = [bool(text and _ZONE.search(text)) for text in given]
+            self.odd_zone[:] = np.array(zoned) != zoned[int(np.argmax(self.good))]
+
+
+def _add_texts(values: list[Any], where: npt.NDArray[np.bool_], column: str, rule: str, faults: Faults) -> None:
+    """Marks texts that are no numbers; those with a comma by what it probably means."""
+    commas = np.zeros(len(values), dtype=np.bool_)
+    for index in np.flatnonzero(where).tolist():
+        commas[index] = isinstance(values[index], str) and _COMMA.fullmatch(values[index].strip()) is not None
+    faults.add(commas, column, "is not a number: it has a comma (decimal, or of thousands?), where 1234.5 is meant")
+    faults.add(where, column, rule)
 
 
 def check_ids(

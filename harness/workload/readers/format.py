@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-NANOSECOND, MILLISECOND, SECOND = 1, 1_000_000, 1_000_000_000
+from harness.workload.fields import LIMITS
+
+NANOSECOND, MICROSECOND, MILLISECOND, SECOND = 1, 1_000, 1_000_000, 1_000_000_000
+UNITS = {"s": SECOND, "ms": MILLISECOND, "us": MICROSECOND, "ns": NANOSECOND}
 ABSENT = type("Absent", (), {"__repr__": lambda self: "missing"})()  # the key is not there; null is None
 
 Columns = dict[str, list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands for a row that cannot be read, or that should not be replayed."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Stands for a row that is no request of the workload (a warm-up, say), which is no fault."""
+
+    why: str
 
 
 @dataclass(slots=True)
@@ -17,23 +34,31 @@ class Chunk:
     """Consecutive rows of a file, as found.
 
     Attributes:
-        lines: line number of each row, from 1.
+        lines: number of each row (a line's, or a row's or request's where the file has no lines), from 1.
         columns: column name → one raw value per row (str from CSV, anything JSON has, or ABSENT).
         broken: row index → why the row as such cannot be read; its values are ABSENT.
+        others: columns that were not asked for → some of their values.
+        left_out: why → rows that are no requests.
     """
 
     lines: list[int]
     columns: Columns
     broken: dict[int, str] = field(default_factory=dict)
+    others: Columns = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a format may ask when it derives columns: the run's seed, the chosen sample, how many rows came before."""
+    """What a format may ask when it derives rows: the file, the run's seed, the chosen sample, the rows before."""
 
+    path: str
     seed: int = 0
     sample: int | None = None
     rows_before: int = 0
+
+
+Values = Iterable[tuple[int, Any]]  # (number of the row, JSON value)
 
 
 @dataclass(frozen=True)
@@ -43,43 +68,51 @@ class Format:
     Attributes:
         name: what messages call it.
         required: column names (CSV) or keys (JSON) that tell the format.
-        prompt, output: columns of the two lengths, tokens.
-        times: (column, nanoseconds per unit) of the arrival time, the first that exists.
-        dates: the time may be a calendar date (ISO 8601).
+        columns: field of a request (`harness.workload.fields`) → its column.
+        times: (column, nanoseconds per unit) of the arrival time, the first that exists. A unit of None: seconds,
+            unless they are too many for any clock; then milli-, micro- or nanoseconds since 1970.
+        passed_over: columns that look like times and are no arrivals.
         keep_origin: time 0 is the start of the replay as it stands; otherwise the earliest row arrives at 0.
         untimed: rows may all lack the time (then the file has no arrivals); otherwise a missing time is a fault.
-        session, hash_ids, token_ids, max_tokens, priority, n, use_beam_search: optional columns.
-        block, default_block: column that says how many tokens a hash id stands for, and the value without it.
+        default_block: tokens that a hash id stands for where no column says so.
+        unfold: makes flat rows of JSON values that are nested, or hold many requests each.
         derive: computes columns (lengths, ids) that the file has only indirectly, from the columns `inputs` names.
+        place: what a row's number counts in messages, "" = lines of the file.
         note: said in the workload's notes when this format is read.
+        without_times: said beside it where a file has no arrivals.
+        instead: the file holds no requests; what to do instead.
     """
 
     name: str
     required: tuple[str, ...]
-    prompt: str
-    output: str
-    times: tuple[tuple[str, int], ...] = ()
-    dates: bool = False
+    columns: Mapping[str, str] = field(default_factory=dict)
+    times: tuple[tuple[str, int | None], ...] = ()
+    passed_over: tuple[str, ...] = ()
     keep_origin: bool = False
     untimed: bool = True
-    session: str | None = None
-    hash_ids: str | None = None
-    block: str | None = None
     default_block: int = 0
-    token_ids: str | None = None
-    max_tokens: str | None = None
-    priority: str | None = None
-    n: str | None = None
-    use_beam_search: str | None = None
+    unfold: Callable[[Values, Choice], Iterator[tuple[int, Any]]] | None = None
     derive: Callable[[Columns, Choice], Columns] | None = None
     inputs: Callable[[Sequence[str]], list[str]] | None = None
+    place: str = ""
     note: str = ""
+    without_times: str = ""
+    instead: str = ""
 
-    def names(self, header: Sequence[str], kind: str) -> list[str]:
-        """Every column to extract from a file with this header ("csv": only what it has; JSON rows may vary)."""
-        if self.inputs is not None:
-            return self.inputs(header)
-        optional = (self.session, self.hash_ids, self.block, self.token_ids, self.max_tokens, self.priority, self.n,
-                    self.use_beam_search)  # fmt: skip
-        names = [self.prompt, self.output, *(name for name, _ in self.times), *(name for name in optional if name)]
-        return [name for name in names if name in header or kind != "csv"]
+    @property
+    def prompt(self) -> str:
+        return self.columns["prompt_len"]
+
+    @property
+    def output(self) -> str:
+        return self.columns["output_len"]
+
+    def column(self, name: str) -> str | None:
+        """The column of a request's field; limits of a request are called the same everywhere."""
+        return self.columns.get(name, name if name in LIMITS else None)
+
+    def names(self, header: Sequence[str]) -> list[str]:
+        """Every column to extract from a file with this header; of JSON rows, a later one may have more."""
+        read = [*self.columns.values(), *LIMITS, *(name for name, _ in self.times)]
+        inputs = [] if self.inputs is None else self.inputs(header)
+        return list(dict.fromkeys([*inputs, *read]))

@@ -1,42 +1,52 @@
-"""JSON lines and JSON arrays to chunks of columns, with line numbers, never the whole file at once."""
+"""JSON lines, JSON arrays and JSON objects over many lines to chunks of columns, never the whole file at once."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, TextIO
 
 from harness.workload.errors import WorkloadError
-from harness.workload.readers.format import ABSENT, Chunk
+from harness.workload.readers.format import ABSENT, Chunk, LeftOut, Unreadable
 
 _ROWS = 4_096  # in a chunk; rows with ids are large
 _READ = 1 << 20  # characters of an array read at once
+_SHOWN = 256  # values of a column that nobody asked for
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """Stands for a line that is no JSON."""
-
-    why: str
-
-
-def json_chunks(objects: Iterable[tuple[int, Any]], names: Sequence[str]) -> Iterator[Chunk]:
+def json_chunks(objects: Iterable[tuple[int, Any]], names: Collection[str]) -> Iterator[Chunk]:
     """Groups (line, value) pairs; a value that is no object becomes a broken row, a key it lacks ABSENT."""
-    chunk = Chunk([], {name: [] for name in names})
+    asked = frozenset(names)
+    lines: list[int] = []
+    rows: list[dict[str, Any]] = []
+    broken: dict[int, str] = {}
+    left_out: Counter[str] = Counter()
+
+    def chunk() -> Chunk:
+        seen: dict[str, None] = {}  # a set in order
+        for row in rows:
+            if not seen.keys() >= row.keys():
+                seen.update(dict.fromkeys(row))
+        columns = {name: [row.get(name, ABSENT) for row in rows] for name in names if name in seen}
+        others = {name: [row.get(name, ABSENT) for row in rows[:_SHOWN]] for name in seen if name not in asked}
+        return Chunk(lines, columns, broken, others, dict(left_out))
+
     for line, value in objects:
+        if isinstance(value, LeftOut):
+            left_out[value.why] += 1
+            continue
         if not isinstance(value, dict):
             why = value.why if isinstance(value, Unreadable) else f"the row is {str(value)[:40]}, not an object"
-            chunk.broken[len(chunk.lines)] = why
+            broken[len(lines)] = why
             value = {}
-        chunk.lines.append(line)
-        for name, column in chunk.columns.items():
-            column.append(value.get(name, ABSENT))
-        if len(chunk.lines) == _ROWS:
-            yield chunk
-            chunk = Chunk([], {name: [] for name in names})
-    if chunk.lines:
-        yield chunk
+        lines.append(line)
+        rows.append(value)
+        if len(lines) == _ROWS:
+            yield chunk()
+            lines, rows, broken, left_out = [], [], {}, Counter()
+    if lines or left_out:
+        yield chunk()
 
 
 def json_lines(head: str, line: int, stream: TextIO) -> Iterator[tuple[int, Any]]:
@@ -45,31 +55,54 @@ def json_lines(head: str, line: int, stream: TextIO) -> Iterator[tuple[int, Any]
     while text:
         if not text.isspace():
             try:
-                yield line, json.loads(text)
+                value = json.loads(text)
+                if isinstance(value, dict) and text.count('":') != len(value):  # nested, or a key stands twice
+                    value = json.loads(text, object_pairs_hook=_unique)
+                yield line, value
             except (ValueError, RecursionError) as error:
                 yield line, Unreadable(f"the row is not JSON: {error}")
         line, text = line + 1, stream.readline()
 
 
-def json_array(path: str, head: str, line: int, stream: TextIO) -> Iterator[tuple[int, Any]]:
-    """(line, value) of each element of one array, decoded as the text comes in.
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {twice!r} stands twice in one object")
+    return found
+
+
+def is_unfinished(text: str) -> bool:
+    """Whether a line is the beginning of an object that goes on in the next lines."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.pos >= len(text.rstrip())
+    except RecursionError:
+        pass
+    return False
+
+
+def json_values(path: str, head: str, line: int, stream: TextIO, array: bool) -> Iterator[tuple[int, Any]]:
+    """(line, value) of each element of one array, or of objects one after another, decoded as the text comes in.
 
     Raises:
-        WorkloadError: the text stops being a JSON array; names the line where the last element began.
+        WorkloadError: the text stops being JSON; names the line where the last element began.
     """
-    decode = json.JSONDecoder().raw_decode
-    text, read, first = head.lstrip()[1:], _READ, True
+    decode = json.JSONDecoder(object_pairs_hook=_unique).raw_decode
+    text, read, first = head.lstrip()[1:] if array else head, _READ, True
     while True:
         bare = text.lstrip(" \t\r\n")
-        if bare.startswith("]"):
+        if array and bare.startswith("]"):
             return
-        begin = bare[1:].lstrip(" \t\r\n") if bare.startswith(",") and not first else bare
+        comma = array and bare.startswith(",") and not first
+        begin = bare[1:].lstrip(" \t\r\n") if comma else bare
         line += text.count("\n", 0, len(text) - len(begin))
-        problem = "a comma is missing" if begin is bare and not first and bare else ""
+        problem = "a comma is missing" if array and not comma and not first and bare else ""
         if begin and not problem:
             try:
                 value, end = decode(begin)
-                if end < len(begin):  # at the very end a number might go on in what is not read yet
+                if end < len(begin) or not array:  # at the very end a number might go on in what is not read yet
                     yield line, value
                     line += begin.count("\n", 0, end)
                     text, read, first = begin[end:], _READ, False
@@ -78,6 +111,9 @@ def json_array(path: str, head: str, line: int, stream: TextIO) -> Iterator[tupl
                 problem = str(error)[:100]
         more = "" if problem == "a comma is missing" else stream.read(read)
         if not more:
-            raise WorkloadError(f"{path}:{line}: not a JSON array: {problem or 'it does not end with a bracket'}")
+            if not array and not begin:
+                return
+            kind = "a JSON array" if array else "JSON"
+            raise WorkloadError(f"{path}:{line}: not {kind}: {problem or 'it does not end with a bracket'}")
         # The comma stays until its element is whole. Reading doubles, so a broken file is scanned a few times only.
-        text, read = ("" if first or not bare.startswith(",") else ",") + begin + more, read * 2
+        text, read = ("," if comma else "") + begin + more, read * 2

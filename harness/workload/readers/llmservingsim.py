@@ -6,10 +6,9 @@ FORMATS = (
     Format(
         name="LLMServingSim",
         required=("input_toks", "output_toks"),
-        prompt="input_toks",
-        output="output_toks",
+        columns={"prompt_len": "input_toks", "output_len": "output_toks", "token_ids": "input_tok_ids"},
         times=(("arrival_time_ns", NANOSECOND), ("arrival_time", SECOND)),
+        passed_over=("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts"),
         untimed=False,
-        token_ids="input_tok_ids",
     ),
 )

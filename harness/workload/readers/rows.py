@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from sys import intern
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.workload.fields import BY_NAME, OPTIONAL, Field
 from harness.workload.readers.checks import (
     Faults,
     Integers,
     Times,
+    check_flags,
     check_ids,
     check_length,
+    check_limits,
     check_times,
     check_whole,
-    check_yes_or_no,
 )
 from harness.workload.readers.format import ABSENT, Chunk, Columns, Format
 
@@ -28,21 +30,15 @@ _SIXTY_FOUR_BITS = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Rows:
-    """Columns of equal length; optional ones are None when the format lacks them.
+    """Columns of equal length.
 
     Attributes:
-        lines: line of each row in its file, from 1.
+        lines: number of each row in its file, from 1.
         prompt_len, output_len: tokens.
         arrival_ns: nanoseconds as in the file, None without arrivals.
         untimed: rows whose time is a placeholder.
-        max_tokens: the client's own cap, 0 = none.
-        priority: lower is sooner.
-        session: conversation or client, "" = none.
-        hash_ids: array('Q') of content ids per row, or None.
-        hash_block: tokens per hash id, 0 = no ids.
-        token_ids: array('i') of the prompt's tokens per row, or None.
-        n: answers wanted.
-        use_beam_search: whether they are the beams of a search.
+        more: columns of the other fields of a request, by name, as `Field.column` makes them; those that no row has
+            are not there.
     """
 
     lines: Integers
@@ -50,14 +46,7 @@ class Rows:
     output_len: Integers
     arrival_ns: Integers | None = None
     untimed: npt.NDArray[np.bool_] | None = None
-    max_tokens: Integers | None = None
-    priority: Integers | None = None
-    session: list[str] | None = None
-    hash_ids: list[array[int] | None] | None = None
-    hash_block: Integers | None = None
-    token_ids: list[array[int] | None] | None = None
-    n: Integers | None = None
-    use_beam_search: npt.NDArray[np.bool_] | None = None
+    more: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def empty(cls) -> Rows:
@@ -67,32 +56,38 @@ class Rows:
     def __len__(self) -> int:
         return len(self.lines)
 
+    def column(self, name: str) -> Any:
+        """The column of an optional field, which is added if no row has it."""
+        return self.more.setdefault(name, BY_NAME[name].column(len(self)))
+
     def take(self, which: npt.NDArray[Any]) -> Rows:
         """The rows at these indices (or where this mask is true), in the order given."""
         index = np.flatnonzero(which) if which.dtype == np.bool_ else which
-        chosen: dict[str, Any] = {}
-        for name in _COLUMNS:
-            column = getattr(self, name)
-            if isinstance(column, np.ndarray):
-                chosen[name] = column[index]
-            elif column is not None:
-                chosen[name] = [column[place] for place in index.tolist()]
-        return Rows(**chosen)
+        core: dict[str, Any] = {name: column[index] for name in _CORE if (column := getattr(self, name)) is not None}
+        more = {
+            name: column[index] if isinstance(column, np.ndarray) else [column[place] for place in index.tolist()]
+            for name, column in self.more.items()
+        }
+        return Rows(**core, more=more)
 
 
-_COLUMNS = tuple(item.name for item in fields(Rows))
+_CORE = ("lines", "prompt_len", "output_len", "arrival_ns", "untimed")
 
 
 def join(parts: Sequence[Rows]) -> Rows:
-    """All rows of all parts, which have the same columns."""
-    joined: dict[str, Any] = {}
-    for name in _COLUMNS:
+    """All rows of all parts, which have or lack arrivals alike; a column that some part lacks is blank there."""
+    core: dict[str, Any] = {}
+    for name in _CORE:
         columns = [getattr(part, name) for part in parts]
-        if isinstance(columns[0], np.ndarray):
-            joined[name] = np.concatenate(columns)
-        elif columns[0] is not None:
-            joined[name] = [value for column in columns for value in column]
-    return Rows(**joined)
+        if columns[0] is not None:
+            core[name] = np.concatenate(columns)
+    more: dict[str, Any] = {}
+    for item in OPTIONAL:
+        if any(item.name in part.more for part in parts):
+            columns = [part.column(item.name) for part in parts]
+            listed = isinstance(columns[0], list)
+            more[item.name] = [value for column in columns for value in column] if listed else np.concatenate(columns)
+    return Rows(**core, more=more)
 
 
 @dataclass(slots=True)
@@ -102,10 +97,16 @@ class Checked:
     rows: Rows
     faults: Faults
     raw: Columns = field(default_factory=dict)
+    dates: bool = False
 
 
-def check_chunk(layout: Format, time: tuple[str, int] | None, chunk: Chunk) -> Checked:
-    """Applies every rule to a chunk. The first rule that a row breaks is the one it is known for."""
+def check_chunk(layout: Format, time: str | None, unit: Callable[[float], int], chunk: Chunk) -> Checked:
+    """Applies every rule to a chunk. The first rule that a row breaks is the one it is known for.
+
+    Args:
+        time: the column of the arrival time, None = there is none or it does not matter.
+        unit: see `check_times`.
+    """
     lines, columns = chunk.lines, chunk.columns
     faults = Faults(np.zeros(len(lines), dtype=np.int16))
     for index, why in chunk.broken.items():
@@ -114,58 +115,72 @@ def check_chunk(layout: Format, time: tuple[str, int] | None, chunk: Chunk) -> C
         faults.add(mask, "", why)
     times: Times | None = None
     if time is not None:
-        times = check_times(columns[time[0]], time[0], time[1], layout.dates, layout.untimed, faults)
+        times = check_times(columns.get(time, [ABSENT] * len(lines)), time, unit, layout.untimed, faults)
     prompt_len = check_length(columns[layout.prompt], layout.prompt, faults)
     output_len = check_length(columns[layout.output], layout.output, faults)
     rows = Rows(np.array(lines, dtype=np.int64), prompt_len, output_len)
     if times is not None:
         rows.arrival_ns, rows.untimed = times.ns, times.placeholder
-    _optional_columns(layout, columns, rows, faults)
-    return Checked(rows, faults, columns)
+    for item in OPTIONAL:
+        column = layout.column(item.name)
+        if column is not None and column in columns and item.kind != "ids" and item.name != "hash_block":
+            rows.more[item.name] = _checked(item, columns[column], column, faults)
+    for name, check in (("token_ids", _token_ids), ("hash_ids", _hash_ids)):
+        column = layout.column(name)
+        if column is not None and column in columns:
+            check(layout, column, columns, rows, faults)
+    if "use_beam_search" in rows.more:
+        alone = rows.more["use_beam_search"] & (rows.column("n") < 2)
+        faults.add(alone, layout.columns["use_beam_search"], "needs n of at least 2")
+    return Checked(rows, faults, columns, times is not None and times.dates)
 
 
-def _optional_columns(layout: Format, columns: Columns, rows: Rows, faults: Faults) -> None:
-    if layout.session is not None and layout.session in columns:
-        names = ("" if value is ABSENT or value is None else str(value) for value in columns[layout.session])
-        rows.session = [intern(name) for name in names]  # many rows, few names
-    if layout.max_tokens is not None and layout.max_tokens in columns:
-        rows.max_tokens = _whole_or_none(columns[layout.max_tokens], layout.max_tokens, 1, 0, faults)
-    if layout.priority is not None and layout.priority in columns:
-        rows.priority = _whole_or_none(columns[layout.priority], layout.priority, -(2**31), 0, faults)
-    if layout.n is not None and layout.n in columns:
-        rows.n = _whole_or_none(columns[layout.n], layout.n, 1, 1, faults)
-    if layout.use_beam_search is not None and layout.use_beam_search in columns:
-        rows.use_beam_search = check_yes_or_no(columns[layout.use_beam_search], layout.use_beam_search, faults)
-        several = np.zeros(len(rows), dtype=np.bool_) if rows.n is None else rows.n > 1
-        faults.add(rows.use_beam_search & ~several, layout.use_beam_search, f"needs {layout.n} of at least 2")
-    if layout.token_ids is not None and layout.token_ids in columns:
-        rule = f"must have {layout.prompt} entries"
-        lists = check_ids(columns[layout.token_ids], layout.token_ids, rows.prompt_len, rule, 0, 2**31 - 1, faults)
-        rows.token_ids = [
-            array("i", ids) if ids is not None and faults.code[index] == 0 else None for index, ids in enumerate(lists)
-        ]
-    if layout.hash_ids is not None and layout.hash_ids in columns:
-        _hash_columns(layout, columns, rows, faults)
+def _checked(item: Field, values: list[Any], column: str, faults: Faults) -> Any:
+    if item.kind == "text":
+        texts = ("" if value is ABSENT or value is None else str(value) for value in values)
+        names = [intern(text) for text in texts]  # many rows, few names
+        damaged = {name for name in set(names) if "\ufffd" in name}
+        if damaged:  # two of them may have been different
+            faults.add(np.array([name in damaged for name in names]), column, "has a byte that is no UTF-8")
+        return names
+    if item.kind == "limit":
+        return check_limits(values, column, faults)
+    if item.kind == "flag":
+        return check_flags(values, column, faults)
+    return _whole_or_none(values, column, item.least, item.blank, faults)
 
 
-def _hash_columns(layout: Format, columns: Columns, rows: Rows, faults: Faults) -> None:
-    assert layout.hash_ids is not None
-    if layout.block is not None and layout.block in columns:
-        block = _whole_or_none(columns[layout.block], layout.block, 1, layout.default_block, faults)
+def _token_ids(layout: Format, column: str, columns: Columns, rows: Rows, faults: Faults) -> None:
+    rule = f"must have {layout.prompt} entries"
+    lists = check_ids(columns[column], column, rows.prompt_len, rule, 0, BY_NAME["token_ids"].most, faults)
+    rows.more["token_ids"] = _arrays(lists, "token_ids", faults)
+
+
+def _hash_ids(layout: Format, column: str, columns: Columns, rows: Rows, faults: Faults) -> None:
+    tokens = layout.column("hash_block")
+    if tokens is not None and tokens in columns:
+        block = _whole_or_none(columns[tokens], tokens, 1, layout.default_block, faults)
     else:
         block = np.full(len(rows), layout.default_block, dtype=np.int64)
-    size = np.maximum(block, 1)
+    size, field = np.maximum(block, 1), BY_NAME["hash_ids"]
     expected = -(-rows.prompt_len // size)
     rule = f"must have ceil({layout.prompt} / block size {size[0] if (size == size[0]).all() else ''}) entries"
-    lists = check_ids(columns[layout.hash_ids], layout.hash_ids, expected, rule, -(2**63), _SIXTY_FOUR_BITS, faults)
-    # Some hashers print signed numbers: the same 64 bits, so the same id.
-    rows.hash_ids = [
-        array("Q", [value & _SIXTY_FOUR_BITS for value in ids]) if ids is not None and faults.code[index] == 0 else None
-        for index, ids in enumerate(lists)
-    ]
-    absent = np.array([ids is None for ids in rows.hash_ids], dtype=np.bool_)
-    faults.add(~absent & (block == 0), layout.hash_ids, f"comes without {layout.block}")
-    rows.hash_block = np.where(absent, 0, block)
+    lists = check_ids(columns[column], column, expected, rule, field.least, field.most, faults)
+    ids = _arrays(lists, "hash_ids", faults)
+    absent = np.array([found is None for found in ids], dtype=np.bool_)
+    faults.add(~absent & (block == 0), column, f"comes without {tokens or 'hash_block'}")
+    rows.more["hash_ids"], rows.more["hash_block"] = ids, np.where(absent, 0, block)
+
+
+def _arrays(lists: list[list[int] | None], name: str, faults: Faults) -> list[array[int] | None]:
+    """Compact ids of the rows without a fault. Some hashers print signed numbers: the same 64 bits, so the same id."""
+    code, sound = BY_NAME[name].code, (faults.code == 0).tolist()
+    if code == "Q":
+        return [
+            array(code, [value & _SIXTY_FOUR_BITS for value in ids]) if ids is not None and good else None
+            for ids, good in zip(lists, sound, strict=True)
+        ]
+    return [array(code, ids) if ids is not None and good else None for ids, good in zip(lists, sound, strict=True)]
 
 
 def _whole_or_none(values: list[Any], column: str, least: int, default: int, faults: Faults) -> Integers:

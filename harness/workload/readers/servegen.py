@@ -6,9 +6,7 @@ FORMATS = (
     Format(
         name="ServeGen",
         required=("input_tokens", "output_tokens"),
-        prompt="input_tokens",
-        output="output_tokens",
+        columns={"prompt_len": "input_tokens", "output_len": "output_tokens", "session": "client_id"},
         times=(("timestamp_s", SECOND), ("timestamp", SECOND)),
-        session="client_id",
     ),
 )

@@ -1,34 +1,67 @@
-"""Opens a trace: gzip or plain, CSV, JSON lines or a JSON array, told by what is in it."""
+"""Opens a trace: packed or plain, CSV, JSON lines, JSON or Parquet, told by what is in it."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
+import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from io import TextIOWrapper
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import BinaryIO, TextIO, cast
+from typing import Any, BinaryIO, Protocol, TextIO, cast
 
 from harness.workload.errors import WorkloadError
 from harness.workload.readers.csv_rows import csv_chunks, csv_header
 from harness.workload.readers.format import Chunk
-from harness.workload.readers.json_rows import json_array, json_chunks, json_lines
+from harness.workload.readers.json_rows import is_unfinished, json_chunks, json_lines, json_values
+from harness.workload.readers.parquet_rows import MAGIC as PARQUET
+from harness.workload.readers.parquet_rows import ParquetSource
+from harness.workload.readers.strangers import encoding_of, stranger
 
 _HEAD = 1 << 20  # characters of the first line that are enough to tell what it is
+_PEEK = 64  # first objects whose keys tell the format: the first alone may lack some
+_PACKED: tuple[tuple[bytes, str, Any], ...] = (
+    (b"\x1f\x8b", "gzip", gzip.open),
+    (b"BZh", "bzip2", bz2.open),
+    (b"\xfd7zXZ", "xz", lzma.open),
+)
 
 
-class Source:
+class Source(Protocol):
     """An open trace: its kind, its header, and then its rows.
 
     Attributes:
         path: the file.
-        kind: "csv", "jsonl" or "json" (an array).
-        header: column names, or the keys of the first object (none when it is no object).
+        kind: "csv", "json" (lines, an array, or objects one after another) or "parquet".
+        header: column names, or the keys of the first objects (none when they are no objects).
         first_line: number of the first line that is not blank, from 1.
         first_text: its beginning.
+        first_value: the first JSON value, None elsewhere.
+        place: what rows are numbered as in messages, "" = lines.
     """
+
+    path: str
+    kind: str
+    header: list[str]
+    first_line: int
+    first_text: str
+    first_value: Any
+    place: str
+
+    def chunks(self, names: Collection[str]) -> Iterator[Chunk]:
+        """The rows, with those of the columns `names` that they have."""
+
+
+class TextSource:
+    """A `Source` of text."""
+
+    place = ""
+    first_value: Any = None
 
     def __init__(self, path: str, stream: TextIO) -> None:
         self.path, self._stream, self.first_line = path, stream, 1
@@ -38,48 +71,84 @@ class Source:
         if not head:
             raise WorkloadError(f"{path}: the file as a whole is empty")
         self.first_text = head.strip()[:80]
-        self.kind = {"{": "jsonl", "[": "json"}.get(head.lstrip()[0], "csv")
-        if self.kind == "jsonl" and not head.endswith("\n"):
-            head += stream.readline()
+        self.kind = "json" if head.lstrip()[0] in "{[" else "csv"
         if self.kind == "csv":
-            self.header, self._delimiter = csv_header(head)
+            self.header, self._delimiter = csv_header(path, head, self.first_line)
             return
-        objects = (
+        array = head.lstrip()[0] == "["
+        if not array and not head.endswith("\n"):
+            head += stream.readline()
+        lines = not array and not is_unfinished(head)
+        self.objects = (
             json_lines(head, self.first_line, stream)
-            if self.kind == "jsonl"
-            else json_array(path, head, self.first_line, stream)
+            if lines
+            else json_values(path, head, self.first_line, stream, array)
         )
-        first = next(objects, None)
-        if first is None:
+        first = list(islice(self.objects, 1))
+        if not first:
             raise WorkloadError(f"{path}: the file as a whole has no rows")
-        self.header = list(first[1]) if isinstance(first[1], dict) else []
-        self._objects = chain([first], objects)
+        self.first_value = first[0][1]
+        if isinstance(self.first_value, dict):
+            first += islice(self.objects, _PEEK - 1)
+        self.header = list(dict.fromkeys(key for _, value in first if isinstance(value, dict) for key in value))
+        self.objects = chain(first, self.objects)
 
-    def chunks(self, names: Sequence[str]) -> Iterator[Chunk]:
-        """The rows, with the columns `names`; a column that the file lacks is ABSENT throughout."""
+    def chunks(self, names: Collection[str]) -> Iterator[Chunk]:
+        """The rows, with those of the columns `names` that they have."""
         if self.kind == "csv":
             return csv_chunks(self.path, self._stream, self.header, self._delimiter, self.first_line, names)
-        return json_chunks(self._objects, names)
+        return json_chunks(self.objects, names)
 
 
 @contextmanager
 def open_source(path: str | Path) -> Iterator[Source]:
-    """Opens a trace for the length of a `with` block.
+    """Opens a trace for the length of a `with` block; `~` is the home folder.
 
     Raises:
-        WorkloadError: it cannot be opened, is empty, or turns out damaged (also later, while its rows are read).
+        WorkloadError: it cannot be opened, is empty, is something else altogether, or turns out damaged (also later,
+            while its rows are read).
     """
-    name = str(path)
+    name, packing = os.path.expanduser(path), ""
     try:
         with open(name, "rb") as raw:
-            packed = raw.peek(2)[:2] == b"\x1f\x8b"
-            data = cast(BinaryIO, gzip.GzipFile(fileobj=raw) if packed else raw)
+            head = raw.peek(512)[:512]
+            if head.startswith(PARQUET):
+                yield ParquetSource(name, raw)
+                return
+            data: Any = raw
+            for magic, kind, unpack in _PACKED:
+                if head.startswith(magic):
+                    packing, data = kind, unpack(raw)
+            head = data.peek(512)[:512]
+            if what := stranger(head):
+                raise WorkloadError(f"{name}: the file as a whole is {what}")
             # A byte that is no UTF-8 becomes a mark that no rule accepts, so that the message can name its line.
-            with TextIOWrapper(data, encoding="utf-8-sig", errors="replace") as text:
-                yield Source(name, text)
+            with TextIOWrapper(cast(BinaryIO, data), encoding=encoding_of(head), errors="replace") as text:
+                yield TextSource(name, text)
     except FileNotFoundError:
-        raise WorkloadError(f"workload.path={name}: there is no such file") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise WorkloadError(f"{name}: the file as a whole is damaged gzip: {error}") from None
+        raise WorkloadError(f"workload.path={name}: there is no such file{_nearest(name)}") from None
+    except IsADirectoryError:
+        inside = sorted(entry.name for entry in os.scandir(name) if entry.is_file())
+        some = f"; in it are {', '.join(inside[:5])}{' ...' if len(inside) > 5 else ''}" if inside else ""
+        raise WorkloadError(f"{name}: the file as a whole cannot be read: it is a folder; name a file{some}") from None
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise WorkloadError(f"{name}: the file as a whole is damaged {packing}: {error}") from None
+    except UnicodeError as error:
+        raise WorkloadError(f"{name}: the file as a whole is no text: {error}") from None
     except OSError as error:
-        raise WorkloadError(f"{name}: the file as a whole cannot be read: {error.strerror or error}") from None
+        why = (
+            f"is damaged {packing}: {error}"
+            if packing and not error.strerror
+            else f"cannot be read: {error.strerror or error}"
+        )
+        raise WorkloadError(f"{name}: the file as a whole {why}") from None
+
+
+def _nearest(name: str) -> str:
+    """The file of the same folder that is called most like it."""
+    folder, base = os.path.split(name)
+    try:
+        close = get_close_matches(base, os.listdir(folder or "."), 1)
+    except OSError:
+        return f"; there is no folder {folder} either"
+    return f"; did you mean {os.path.join(folder, close[0])}?" if close else ""

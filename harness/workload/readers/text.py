@@ -1,4 +1,4 @@
-"""Traces that hold text instead of lengths: ShareGPT conversations and `vllm bench` custom prompts.
+"""Traces that hold text instead of lengths.
 
 No tokenizer is at hand, so a text counts as ceil(characters / 4) tokens, and every 64 characters of a prompt (16
 tokens) get an id that depends on all text up to there: prompts that begin alike share their prefix in the cache too.
@@ -7,13 +7,20 @@ tokens) get an id that depends on all text up to there: prompts that begin alike
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.workload.readers.format import ABSENT, Choice, Columns, Format
 
 CHARACTERS_PER_TOKEN = 4
 BLOCK = 16
-_NOTE = "no tokenizer: tokens = ceil(characters / 4)"
+NOTE = "no tokenizer: tokens = ceil(characters / 4)"
+PROMPT, ANSWER, IDS = "the prompt", "the answer", "the prompt's ids"
+TIMES: tuple[tuple[str, int | None], ...] = tuple(
+    (name, None)
+    for name in ("arrival_time", "timestamp", "created_at", "create_time", "created", "tstamp", "time", "arrival")
+)
 
 
 def count_tokens(text: str) -> int:
@@ -30,56 +37,61 @@ def content_ids(text: str) -> list[int]:
     return ids
 
 
-def _from_conversations(columns: Columns, choice: Choice) -> Columns:
-    """The first turn is the prompt and the second the answer, as `vllm bench` takes them."""
-    pairs = [_first_two_turns(value) for value in columns["conversations"]]
-    return _lengths([pair[0] for pair in pairs], [count_tokens(a) if isinstance(a, str) else a for _, a in pairs])
+def text_of(value: Any) -> Any:
+    """The text of a message, of its content, of its parts, or of several of these; ABSENT where there is none."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        texts = [text_of(item) for item in value]
+        return "".join(texts) if all(isinstance(text, str) for text in texts) else ABSENT
+    if not isinstance(value, dict):
+        return ABSENT
+    text = next((value[key] for key in ("value", "content", "text") if key in value), ABSENT)
+    calls = value.get("tool_calls")
+    if text is None or text is ABSENT:
+        text = "" if calls else text
+    text = text_of(text)
+    return text + json.dumps(calls, ensure_ascii=False) if calls and isinstance(text, str) else text
 
 
-def _first_two_turns(turns: Any) -> tuple[Any, Any]:
-    pair = [*turns[:2], ABSENT, ABSENT] if isinstance(turns, list) else [ABSENT, ABSENT]
-    texts = [turn.get("value", turn.get("content", ABSENT)) if isinstance(turn, dict) else ABSENT for turn in pair]
-    return texts[0], texts[1]
+def lengths(prompts: Sequence[Any], answers: Sequence[Any]) -> Columns:
+    """Columns of prompts and answers: texts, and answers may be lengths; a table of numbers alone has lengths."""
+    if prompts and all(isinstance(value, str) and value.strip().isdecimal() for value in (*prompts, *answers)):
+        return {PROMPT: list(prompts), ANSWER: list(answers)}
+    texts = [prompt if isinstance(prompt, str) else None for prompt in prompts]
+    return {
+        PROMPT: [ABSENT if text is None else count_tokens(text) for text in texts],
+        ANSWER: [count_tokens(answer) if isinstance(answer, str) else answer for answer in answers],
+        IDS: [None if text is None else content_ids(text) for text in texts],
+    }
+
+
+def text_format(name: str, required: tuple[str, ...], derive: Callable[[Columns, Choice], Columns],
+                inputs: Sequence[str] = (), session: str | None = None, note: str = "") -> Format:  # fmt: skip
+    """A format whose lengths come of texts in the columns `required` and `inputs`."""
+    read = list(dict.fromkeys([*required, *inputs]))
+    return Format(
+        name=name,
+        required=required,
+        columns={"prompt_len": PROMPT, "output_len": ANSWER, "hash_ids": IDS}
+        | ({"session": session} if session else {}),
+        times=TIMES,
+        passed_over=("timestamps", "pre_gap", "delay", "current_date"),
+        default_block=BLOCK,
+        derive=derive,
+        inputs=lambda header: read,
+        note=f"{NOTE}; {note}" if note else NOTE,
+    )
 
 
 def _from_prompts(columns: Columns, choice: Choice) -> Columns:
     either = zip(columns["output_tokens"], columns["expected_output_len"], strict=True)
-    return _lengths(columns["prompt"], [second if first is ABSENT else first for first, second in either])
+    outputs = [second if first is ABSENT else first for first, second in either]
+    found = lengths(columns["prompt"], outputs)
+    return found | {ANSWER: outputs}  # numbers, also where CSV has them as text
 
 
-def _lengths(prompts: list[Any], outputs: list[Any]) -> Columns:
-    texts = [prompt if isinstance(prompt, str) else None for prompt in prompts]
-    return {
-        "prompt": [ABSENT if text is None else count_tokens(text) for text in texts],
-        "output": outputs,
-        "hash_ids": [None if text is None else content_ids(text) for text in texts],
-    }
-
-
-FORMATS = (
-    Format(
-        name="ShareGPT",
-        required=("conversations",),
-        prompt="prompt",
-        output="output",
-        hash_ids="hash_ids",
-        default_block=BLOCK,
-        derive=_from_conversations,
-        inputs=lambda header: ["conversations"],
-        note=f"{_NOTE}; prompt and answer are a conversation's first two turns",
-    ),
-    *(
-        Format(
-            name="vllm bench custom",
-            required=("prompt", key),
-            prompt="prompt",
-            output="output",
-            hash_ids="hash_ids",
-            default_block=BLOCK,
-            derive=_from_prompts,
-            inputs=lambda header: ["prompt", "output_tokens", "expected_output_len"],
-            note=_NOTE,
-        )
-        for key in ("output_tokens", "expected_output_len")
-    ),
+FORMATS = tuple(
+    text_format("vllm bench custom", ("prompt", key), _from_prompts, ("output_tokens", "expected_output_len"))
+    for key in ("output_tokens", "expected_output_len")
 )

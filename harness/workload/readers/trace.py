@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
 from harness.workload.errors import WorkloadError
+from harness.workload.fields import FIELDS
+from harness.workload.readers.clock import TimeColumn, offered_rate
 from harness.workload.readers.detect import detect
-from harness.workload.readers.format import Choice, Format
+from harness.workload.readers.format import ABSENT, Choice, Chunk, Format, Values
+from harness.workload.readers.json_rows import json_chunks
 from harness.workload.readers.rows import Checked, Rows, check_chunk, join
-from harness.workload.readers.source import Source, open_source
+from harness.workload.readers.source import Source, TextSource, open_source
 
 _SWITCH = "workload.invalid=drop leaves such rows out"
+_SECOND = 1_000_000_000
 
 
 @dataclass(slots=True)
@@ -28,8 +32,13 @@ class Trace:
         rows: the valid rows, by arrival where the file has arrivals; else in the file's order, `arrival_ns` None.
         rows_read: rows looked at, faulty ones included.
         dropped: rule → rows left out for it (`invalid="drop"`).
+        first_fault: the first of them, with its place and value.
         out_of_order: rows that stood behind a later one and were sorted.
+        skipped: rows that came before `skip_s`.
         notices: sentences for whoever reads the results.
+        read_as: column → what of a request was read from it.
+        time_unit: of the arrivals, for people.
+        unread: columns that nobody reads.
     """
 
     path: str
@@ -37,130 +46,213 @@ class Trace:
     rows: Rows
     rows_read: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
+    first_fault: str = ""
     out_of_order: int = 0
+    skipped: int = 0
     notices: list[str] = field(default_factory=list)
+    read_as: dict[str, str] = field(default_factory=dict)
+    time_unit: str = ""
+    unread: list[str] = field(default_factory=list)
+
+    def where(self, line: int) -> str:
+        """The place of a row, for messages."""
+        return f"{self.path}:{self.layout.place and self.layout.place + ' '}{line}"
 
 
-def read_trace(
-    path: str | Path,
-    *,
-    invalid: str = "error",
-    limit: int | None = None,
-    times: bool = True,
-    seed: int = 0,
-    sample: int | None = None,
-) -> Trace:
-    """Reads and checks a trace, gzip or plain, a chunk at a time.
+@dataclass(frozen=True)
+class Reading:
+    """How to read a trace; the keys of `Settings` that are called the same say it.
 
-    Args:
-        path: the file.
+    Attributes:
         invalid: "error" stops at the first faulty row, "drop" leaves such rows out and counts them.
-        limit: stop after so many valid rows.
+        limit: stop after so many valid rows (with `skip_s`: so many of those that are left).
         times: False = the file's arrival times will be replaced: they are neither read nor checked.
-        seed, sample: which of several recorded outputs a row gets (castillo).
+        seed, sample: which of several recorded outputs a row gets (castillo), which run of a benchmark.
+        columns: field of a request, or "arrival", "arrival_s" ... → its column.
+        time_unit: s, ms, us or ns; None = as the format or the column's name says.
+        skip_s: seconds of the trace, from its time 0, whose rows are left out.
+    """
+
+    invalid: str = "error"
+    limit: int | None = None
+    times: bool = True
+    seed: int = 0
+    sample: int | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    time_unit: str | None = None
+    skip_s: float | None = None
+
+
+def read_trace(path: str | Path, how: Reading = Reading()) -> Trace:
+    """Reads and checks a trace, packed or plain, a chunk at a time.
 
     Raises:
         WorkloadError: no known format, damaged, a faulty row, or no valid row; names the file and the line.
     """
     with open_source(path) as source:
-        layout = detect(source)
-        reading = _Reading(
-            Trace(str(path), layout, Rows.empty()), invalid, _time_column(layout, source) if times else None
-        )
-        for chunk in source.chunks(layout.names(source.header, source.kind)):
-            if layout.derive is not None:
-                chunk.columns = layout.derive(chunk.columns, Choice(seed, sample, reading.trace.rows_read))
-            checked = check_chunk(layout, reading.time, chunk)
-            reading.add(checked, None if limit is None else limit - reading.kept)
-            if limit is not None and reading.kept >= limit:
+        layout = detect(source, how.columns)
+        if source.place and not layout.place:
+            layout = replace(layout, place=source.place)
+        reader = _Reader(Trace(source.path, layout, Rows.empty()), how)
+        for chunk in _chunks(source, layout, how):
+            reader.read(chunk)
+            if reader.wanted == 0:
                 break
-    return reading.finish()
+    return reader.finish()
 
 
-@dataclass(slots=True)
-class _Reading:
+def _chunks(source: Source, layout: Format, how: Reading) -> Iterator[Chunk]:
+    """The rows of a file with the columns its format reads, which it may have to unfold first."""
+    names = layout.names(source.header)
+    if layout.unfold is None:
+        return source.chunks(names)
+    choice = Choice(source.path, how.seed, how.sample)
+    values = source.objects if isinstance(source, TextSource) and source.kind == "json" else _objects(source)
+    return json_chunks(layout.unfold(values, choice), names)
+
+
+def _objects(source: Source) -> Values:
+    """The rows of a table as objects."""
+    for chunk in source.chunks(source.header):
+        for line, values in zip(chunk.lines, zip(*chunk.columns.values(), strict=True), strict=True):
+            yield line, dict(zip(chunk.columns, values, strict=True))
+
+
+class _Reader:
     """A trace while it is read.
 
-    Whether a text in the time column is a fault or a placeholder shows only later: a column without a single time
+    Whether a word in the time column is a fault or a placeholder shows only later: a column without a single time
     means that the file has no arrivals. Until the first time turns up (`dated`), such rows count as sound.
     """
 
-    trace: Trace
-    invalid: str
-    time: tuple[str, int] | None
-    kept: int = 0
-    dated: bool = False
-    parts: list[Rows] = field(default_factory=list)
-    dropped: Counter[str] = field(default_factory=Counter)
+    def __init__(self, trace: Trace, how: Reading) -> None:
+        self.trace, self.how = trace, how
+        named = any(name.startswith("arrival_") for name in how.columns)
+        self.time = TimeColumn(trace.layout, trace.path, how.time_unit, named) if how.times else None
+        self.dated = False
+        self.parts: list[Rows] = []
+        self.dropped: Counter[str] = Counter()
+        self.left_out: Counter[str] = Counter()
+        self.first_fault = ""
+        self.wanted = None if how.skip_s else how.limit  # what is skipped shows only when all is sorted
 
-    def add(self, checked: Checked, wanted: int | None) -> None:
-        """Takes the sound rows of a chunk, as many as wanted; faults behind the last of them do not matter."""
+    def read(self, chunk: Chunk) -> None:
+        """Checks a chunk and takes its sound rows, as many as are wanted."""
+        layout, how = self.trace.layout, self.how
+        self.left_out.update(chunk.left_out)
+        if not chunk.lines:
+            return
+        nothing = [ABSENT] * len(chunk.lines)
+        self.trace.unread += [name for name in chunk.others if name not in self.trace.unread]
+        if layout.derive is not None:
+            choice = Choice(self.trace.path, how.seed, how.sample, self.trace.rows_read)
+            inputs = layout.inputs(list(chunk.columns)) if layout.inputs else []
+            chunk.columns |= layout.derive(dict.fromkeys(inputs, nothing) | chunk.columns, choice)
+        for name in (layout.prompt, layout.output):
+            chunk.columns.setdefault(name, nothing)
+        time = None if self.time is None else self.time.settle(chunk)
+        self._note_columns(chunk, time)
+        checked = check_chunk(layout, time, self.time.per if self.time else lambda largest: 1, chunk)
+        if self.time is not None:
+            self.time.dates |= checked.dates
+            if self.time.dates and self.time.unit is not None:
+                raise WorkloadError(f"{self.trace.path}: the file as a whole has both numbers and dates in {time}")
+        self._add(checked, time)
+
+    def _note_columns(self, chunk: Chunk, time: str | None) -> None:
+        if time is not None and time in chunk.columns:
+            self.trace.read_as[time] = "arrival"
+        for item in FIELDS:
+            column = self.trace.layout.column(item.name) if item.kind != "time" else None
+            if column is not None and column in chunk.columns:
+                self.trace.read_as[column] = item.name
+
+    def _add(self, checked: Checked, time: str | None) -> None:
+        """Takes the sound rows of a chunk; faults behind the last that is wanted do not matter."""
         rows, faults = checked.rows, checked.faults
-        if rows.untimed is not None and self.time is not None:
+        if rows.untimed is None and self.time is not None:
+            rows.arrival_ns, rows.untimed = np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_)
+        if rows.untimed is not None:
             if not self.dated and ((faults.code == 0) & ~rows.untimed).any():
                 self.dated = True
                 self._refuse_placeholders()
-            if self.dated:
-                faults.add(rows.untimed, self.time[0], "is not a time")
+            if self.dated and time is not None and rows.untimed.any():
+                absent = [value is ABSENT for value in checked.raw.get(time, [ABSENT] * len(rows))]
+                faults.add(rows.untimed & np.array(absent), time, "is missing")
+                faults.add(rows.untimed, time, "is not a time")
         code = faults.code
-        if wanted is not None:
+        if self.wanted is not None:
             sound = np.cumsum(code == 0)
-            if sound[-1] >= wanted:
-                code = code[: int(np.searchsorted(sound, wanted)) + 1]
+            if sound[-1] >= self.wanted:
+                code = code[: int(np.searchsorted(sound, self.wanted)) + 1]
         faulty = np.flatnonzero(code)
-        if len(faulty) and self.invalid == "error":
-            _fail(self.trace, checked, int(faulty[0]))
+        if len(faulty) and not self.first_fault:
+            self.first_fault = _described(self.trace, checked, int(faulty[0]))
+            if self.how.invalid == "error":
+                raise WorkloadError(f"{self.first_fault}; {_SWITCH}")
         for number, count in Counter(code[faulty].tolist()).items():
             column, rule = faults.rules[number - 1]
             self.dropped[f"{column} {rule}" if column else "the row cannot be read"] += count
         self.trace.rows_read += len(code)
         self.parts.append(rows.take(np.flatnonzero(code == 0)))
-        self.kept += len(self.parts[-1])
+        if self.wanted is not None:
+            self.wanted -= len(self.parts[-1])
 
     def _refuse_placeholders(self) -> None:
         """A time has turned up: rows of earlier chunks, taken on trust, were faulty."""
-        if self.invalid == "error" and self.time is not None:
-            for part in self.parts:
-                if part.untimed is not None and part.untimed.any():
-                    line = part.lines[int(np.argmax(part.untimed))]
-                    raise WorkloadError(f"{self.trace.path}:{line}: {self.time[0]} is not a time; {_SWITCH}")
+        for part in self.parts if self.how.invalid == "error" else ():
+            if self.time is not None and part.untimed is not None and part.untimed.any():
+                where = self.trace.where(part.lines[int(np.argmax(part.untimed))])
+                raise WorkloadError(f"{where}: {self.time.column} is not a time; {_SWITCH}")
 
     def finish(self) -> Trace:
-        """Joins the chunks, settles the placeholders, sorts."""
-        trace = self.trace
+        """Joins the chunks, settles the placeholders, sorts, skips."""
+        trace, time = self.trace, self.time
         trace.rows = join(self.parts) if self.parts else trace.rows
         self.parts.clear()
-        self._settle_placeholders()
+        trace.notices += [f"{count} rows were left out: {why}" for why, count in self.left_out.items()]
+        if time is not None and len(trace.rows):
+            self._settle_placeholders(time)
         trace.dropped = dict(sorted(self.dropped.items()))
         if len(trace.rows) == 0:
             why = "".join(f"; {count} rows: {rule}" for rule, count in trace.dropped.items())
-            raise WorkloadError(f"{trace.path}: the file as a whole has no valid row{why}")
+            first = self.first_fault and f"; the first is {self.first_fault}"
+            raise WorkloadError(f"{trace.path}: the file as a whole has no valid row{why}{first}")
+        trace.first_fault = self.first_fault
         if trace.rows.arrival_ns is not None:
             _sort(trace)
+            rate = offered_rate(trace.rows.arrival_ns)
+            if time is not None:
+                trace.notices += time.doubts(rate)
+                trace.time_unit = time.described()
         if trace.layout.note:
             trace.notices.append(trace.layout.note)
+        if self.how.skip_s:
+            _skip(trace, self.how.skip_s, self.how.limit)
         return trace
 
-    def _settle_placeholders(self) -> None:
+    def _settle_placeholders(self, time: TimeColumn) -> None:
         rows, trace = self.trace.rows, self.trace
-        if rows.untimed is None or self.time is None or len(rows) == 0:
-            return
         if not self.dated:
+            time.refuse_others()
             trace.rows = replace(rows, arrival_ns=None)
-            trace.notices.append(f"{self.time[0]} holds no time in any row: the file has no arrivals")
-        elif rows.untimed.any():
-            self.dropped[f"{self.time[0]} is not a time"] += int(rows.untimed.sum())
+            why = trace.layout.without_times and f" ({trace.layout.without_times})"
+            if time.column is not None or why:
+                what = time.column or trace.layout.times[0][0]
+                trace.notices.append(f"{what} holds no time in any row: the file has no arrivals{why}")
+        elif rows.untimed is not None and rows.untimed.any():
+            self.dropped[f"{time.column} is not a time"] += int(rows.untimed.sum())
             trace.rows = rows.take(~rows.untimed)
 
 
-def _fail(trace: Trace, checked: Checked, index: int) -> NoReturn:
-    """Names the file, the line, the rule and the switch."""
+def _described(trace: Trace, checked: Checked, index: int) -> str:
+    """The file, the line, the column, its rule and its value."""
     column, rule = checked.faults.rules[checked.faults.code[index] - 1]
     # A rule may speak of the prompt's length as well: then that value is shown beside the faulty one.
     spoken_of = [column] + [name for name in (trace.layout.prompt,) if name in rule]
     shown = ", ".join(f"{name} is {checked.raw[name][index]!r:.60}" for name in spoken_of if name in checked.raw)
-    what = f"{column} {rule} ({shown})" if column else rule
-    raise WorkloadError(f"{trace.path}:{checked.rows.lines[index]}: {what}; {_SWITCH}")
+    what = f"{column} {rule} ({shown})" if column and shown else f"{column} {rule}".strip()
+    return f"{trace.where(checked.rows.lines[index])}: {what}"
 
 
 def _sort(trace: Trace) -> None:
@@ -176,9 +268,20 @@ def _sort(trace: Trace) -> None:
     trace.rows = rows
 
 
-def _time_column(layout: Format, source: Source) -> tuple[str, int] | None:
-    present = [column for column in layout.times if column[0] in source.header]
-    if present:
-        return present[0]
-    # JSON rows need not have the same keys: a later one may have the time that the first lacks.
-    return layout.times[0] if layout.times and source.kind != "csv" else None
+def _skip(trace: Trace, seconds: float, limit: int | None) -> None:
+    """Leaves out the rows before so many seconds, the new time 0, and all but the first `limit` rows of the file."""
+    rows = trace.rows
+    if rows.arrival_ns is None:
+        raise WorkloadError(f"workload.skip_s={seconds:g}: {trace.path} has no arrival times to skip by")
+    start = round(seconds * _SECOND)
+    later = rows.arrival_ns >= start
+    if not later.any():
+        last = rows.arrival_ns[-1] / _SECOND
+        raise WorkloadError(f"workload.skip_s={seconds:g}: the last request of {trace.path} arrives at {last:,.3f} s")
+    trace.skipped = int((~later).sum())
+    rows = rows.take(later)
+    if limit is not None and limit < len(rows):
+        rows = rows.take(np.sort(np.argsort(rows.lines, kind="stable")[:limit]))
+    assert rows.arrival_ns is not None
+    rows.arrival_ns = rows.arrival_ns - start
+    trace.rows = rows

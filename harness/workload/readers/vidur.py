@@ -6,8 +6,8 @@ FORMATS = (
     Format(
         name="Vidur",
         required=("num_prefill_tokens", "num_decode_tokens"),
-        prompt="num_prefill_tokens",
-        output="num_decode_tokens",
+        columns={"prompt_len": "num_prefill_tokens", "output_len": "num_decode_tokens"},
         times=(("arrived_at", SECOND),),
+        passed_over=("num_total_tokens", "pd_ratio"),
     ),
 )

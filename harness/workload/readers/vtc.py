@@ -6,10 +6,8 @@ FORMATS = (
     Format(
         name="VTC",
         required=("req_time", "prompt_len", "output_len"),
-        prompt="prompt_len",
-        output="output_len",
+        columns={"prompt_len": "prompt_len", "output_len": "output_len", "session": "client"},
         times=(("req_time", SECOND),),
         untimed=False,
-        session="client",
     ),
 )

@@ -73,7 +73,7 @@ def load_hardware(name: str | Hardware | dict[str, Any]) -> Hardware:
             near = get_close_matches(name, names(), 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise HarnessError(f"device.hardware={name}: there are {', '.join(names())}, or a YAML file{hint}")
-        name = yaml.safe_load(path.read_text())
+        name = yaml.safe_load(path.read_text(encoding="utf-8"))
     try:
         return Hardware(**name)  # type: ignore[arg-type]
     except TypeError as error:

@@ -1,0 +1,56 @@
+"""Figures on their way to the disk: what can be drawn is, whatever becomes of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import HarnessError
+from harness.files import written
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Draw = Callable[[], "Figure | None"]
+
+
+def draw_all(place: Path, figures: dict[str, Draw], warnings: list[str]) -> list[Path]:
+    """Draw figures by name as PNG and SVG into a folder, those that are None left out; the PNGs.
+
+    One that fails, or all of them where nothing can be drawn, is a warning.
+    """
+    paths: list[Path] = []
+    with go_on("figures", warnings):
+        import matplotlib
+
+        from harness.report.style import RC
+
+        with matplotlib.rc_context(RC):
+            for name, draw in figures.items():
+                with go_on(f"figure {name}", warnings):
+                    figure = draw()
+                    if figure is not None:
+                        paths.append(_save(figure, place / f"{name}.png"))
+    return paths
+
+
+@contextmanager
+def go_on(what: str, warnings: list[str]) -> Iterator[None]:
+    """A part that fails becomes a warning with its name; the others are still made."""
+    try:
+        yield
+    except Exception as error:  # whatever it is, the rest of the report is worth more
+        known = isinstance(error, HarnessError)
+        warnings.append(f"{what}: {error}" if known else f"{what}: {type(error).__name__}: {error}")
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    with written(path, "wb") as file:
+        figure.savefig(file, dpi=150, format="png")
+    figure.set_layout_engine("none")  # as laid out; once is enough
+    with written(path.with_suffix(".svg"), "wb") as file:
+        figure.savefig(file, dpi=150, format="svg", metadata={"Date": None})
+    return path

@@ -1,0 +1,85 @@
+"""What a request is made of, declared once: readers, `workload.columns`, export and the tables read it here."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import fields as attributes
+from typing import Any, Literal
+
+import numpy as np
+
+from schedulers.request import Request
+
+Kind = Literal["time", "length", "whole", "limit", "flag", "text", "ids"]
+_SIXTY_FOUR_BITS = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Field:
+    """One attribute of `Request`, from the column of a trace to the column of an export.
+
+    Attributes:
+        name: of the attribute, of the column in our own traces, and in `workload.columns`.
+        kind: which rule a value must keep. time: not negative; length: tokens, at least 1; whole: a whole number from
+            `least`; limit: milliseconds above 0; flag: true or false; text; ids: a list of whole numbers.
+        blank: what a row has that says nothing (of a length or a time there is no such row).
+        least, most: bounds of a whole number or of an id.
+        code: array type code of ids.
+    """
+
+    name: str
+    kind: Kind
+    blank: Any = None
+    least: int = 1
+    most: int = 2**31 - 1
+    code: str = ""
+
+    def column(self, count: int) -> Any:
+        """A column of rows that say nothing."""
+        if self.kind in ("text", "ids"):
+            return [self.blank] * count
+        return np.full(count, self.blank)
+
+    def values(self, column: Any) -> list[Any]:
+        """A checked column as what requests hold; where it says nothing, what `Request` has by default."""
+        found: list[Any] = column.tolist() if isinstance(column, np.ndarray) else column
+        return [None if math.isnan(value) else value for value in found] if self.kind == "limit" else found
+
+    def text(self, value: Any) -> str:
+        """A value of a request as JSON."""
+        if self.kind in ("time", "length", "whole"):
+            return str(value)
+        return f"[{','.join([str(int(item)) for item in value])}]" if self.kind == "ids" else json.dumps(value)
+
+    def cell(self, value: Any) -> str:
+        """A value of a request as CSV; nothing where there is none."""
+        if self.kind == "ids":
+            return "" if value is None else " ".join([str(int(item)) for item in value])
+        if value is None or value == self.blank:
+            return ""
+        return value if self.kind == "text" else self.text(value)
+
+
+FIELDS = (  # in the order of an export
+    Field("arrival_ns", "time"),
+    Field("prompt_len", "length"),
+    Field("output_len", "length"),
+    Field("max_tokens", "whole", blank=0),
+    Field("session", "text", blank=""),
+    Field("priority", "whole", blank=0, least=-(2**31)),
+    Field("n", "whole", blank=1),
+    Field("use_beam_search", "flag", blank=False),
+    Field("ttft_slo_ms", "limit", blank=math.nan),
+    Field("tpot_slo_ms", "limit", blank=math.nan),
+    Field("deadline_ms", "limit", blank=math.nan),
+    Field("hash_block", "whole", blank=0),
+    Field("hash_ids", "ids", least=-(2**63), most=_SIXTY_FOUR_BITS, code="Q"),  # tokens an id stands for: hash_block
+    Field("token_ids", "ids", least=0, code="i"),
+)
+BY_NAME: Mapping[str, Field] = {field.name: field for field in FIELDS}
+OPTIONAL = tuple(field for field in FIELDS if field.kind not in ("time", "length"))
+LIMITS = tuple(field.name for field in FIELDS if field.kind == "limit")
+DEFAULTS: Mapping[str, Any] = {item.name: item.default for item in attributes(Request)}  # in the constructor's order
