@@ -22,11 +22,12 @@ from harness.engine import Engine
 from harness.environment import environment
 from harness.errors import HarnessError
 from harness.files import write_json, write_text
-from harness.labels import label, parts
+from harness.labels import names
 from harness.metrics.memory_map import MappedRecorder
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
-from harness.metrics.summary import OWN_LIMITS, goodput, summarize
+from harness.metrics.summary import OWN_LIMITS, goodput, summarize, told_limits
+from harness.names import model_name, workload_name
 from harness.replayer import Source, replay
 from harness.runner.latency.choose import choose_latency, mismatch, move_costs, simulated_slots, who
 from harness.runner.nvml import NvmlSampler
@@ -56,8 +57,8 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
     """
     asked = asked_by(overrides)
     cfg, mistakes = settle(cfg, asked)
-    row: dict[str, Any] = {"system": label(cfg), **parts(cfg), "status": "finished", "error": None}
-    row |= {"overrides": list(overrides), "repeat": cfg.repeat, "seed": cfg.seed, "workload": cfg.workload.name}
+    row: dict[str, Any] = {**names(cfg), "status": "finished", "error": None, "overrides": list(overrides)}
+    row |= {"repeat": cfg.repeat, "seed": cfg.seed, "workload": workload_name(cfg.workload)}
     facts = environment()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -154,6 +155,7 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     limits = {str(name): limit for name, limit in cfg.slo_ms.items() if limit is not None}
     if limits or any(own in table for own in OWN_LIMITS.values()):
         row["goodput"] = goodput(table, limits, row["duration_s"])
+        row["goodput_limits"] = told_limits(table, limits)
     if cfg.price_per_hour is not None and row["output_throughput"]:
         row["cost_per_million_output_tokens"] = cfg.price_per_hour / 3600 / row["output_throughput"] * 1e6
     row["warnings"] = workload.notes["notices"] + _warnings(recorder, row, why)
@@ -216,7 +218,7 @@ def _given_up(requests: list[Request]) -> Iterator[Request]:
 def _facts(cfg: DictConfig, capacity: int, scheduler: Scheduler, workload: Workload,
            facts: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
     return {
-        "model": cfg.model.name,
+        "model": model_name(cfg.model),
         "device": f"simulated: {who(cfg)}" if cfg.device.kind == "simulated" else facts["device"],
         "threads": facts.get("threads"),
         "capacity": capacity,

@@ -31,7 +31,7 @@ from harness.config.options import chosen
 from harness.errors import HarnessError
 from harness.files import write_json, write_text
 from harness.folders import begun, holder, own, results_in
-from harness.labels import label, parts
+from harness.labels import names
 from harness.plan import Job, Plan, over, plain, read_plan
 
 DIR, SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
@@ -143,7 +143,7 @@ class Sweep(Sweeper):
         cfg = settled(cfg, asked_by(overrides))
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise HarnessError(f"{SUBDIR}={name} is not inside the sweep's folder")
-        return Job(name, list(overrides), plain(cfg), {"system": label(cfg), **parts(cfg)})
+        return Job(name, list(overrides), plain(cfg), names(cfg))
 
     def _launch(self, folder: Path, jobs: Sequence[Job]) -> None:
         if self.here:

@@ -19,13 +19,11 @@ from harness.errors import HarnessError, answer
 from harness.files import named, write_json
 from harness.folders import Lock, clear, own
 from harness.installation import EXPERIMENTS
-from harness.labels import class_name
 from harness.launchers import STOPPED
 from harness.plan import PLAN, Plan, over, read_plan
 
 sys.path.append(str(Path(__file__).resolve().parent / "plugins"))  # where Hydra finds the sweeper
 OmegaConf.register_new_resolver("either", lambda one, other: one or other, replace=True)
-OmegaConf.register_new_resolver("class", class_name, replace=True)
 OmegaConf.register_new_resolver("repository", lambda: str(EXPERIMENTS.parent), replace=True)
 
 

@@ -104,6 +104,7 @@ class Scheduler(ABC):
         self.swapped: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.groups = Groups(allocator)
+        self._untold = 0  # preemptions since the last batch with anybody in it
         self.prefix = PrefixCounts()
         self.predict: Callable[[Batch], int | None] | None = None
 
@@ -215,7 +216,11 @@ class Scheduler(ABC):
             return f"prompt + output = {total} tokens > max_model_len = {self.max_model_len}"
         stored = max(self.reservation(request, self.max_model_len), total - 1)
         if self.allocator.footprint(stored) is None:
-            return f"{stored} tokens never fit the KV pool of {self.allocator.capacity} slots"
+            promised = f", promised to a request of {total - 1}," if stored > total - 1 else ""
+            takes = self.allocator.takes(stored)
+            return f"{stored} tokens{promised} never fit the KV pool of {self.allocator.capacity} slots" + (
+                f": they take {takes}" if takes else ""
+            )
         if not self.chunked_prefill and total - 1 > self.max_num_batched_tokens:
             return (
                 f"chunked prefill is off and {total - 1} tokens (prompt and what a preemption would recompute) exceed "
@@ -361,6 +366,7 @@ class Scheduler(ABC):
     def withdraw(self, seq: Sequence, batch: Batch) -> list[Sequence]:
         """Stop running `seq` and its group, whatever of it is scheduled; those that ran."""
         seq.members[0].preemptions += 1
+        batch.preemptions += 1
         batch.preempted.append(seq.members[0])
         members = [seq] if seq.group is None else [member for member in seq.members if member in self.running]
         for member in members:
@@ -392,6 +398,9 @@ class Scheduler(ABC):
             batch.moves, batch.delay_ns = self.allocator.take_moves(), self.allocator.take_delay()
         batch.saved = self.allocator.saved_slots
         batch.grouped = self.groups.siblings > 0 or self.groups.unforked > 0
+        self._untold += batch.preemptions
+        if batch.seqs:
+            batch.preemptions, self._untold = self._untold, 0
         return batch
 
     def finish(self, finished: Items[Sequence]) -> None:

@@ -203,7 +203,10 @@ class Batch:
         seqs, counts: the sequences in order and how many new tokens of each are computed; `seq.stored` includes them.
         committed: how many of those the allocator knows of already (`Scheduler.commit`).
         idle: finished lanes of a static batch that are computed for nothing (they neither write nor grow).
-        admitted, preempted: sequences that joined or lost their memory in this step.
+        admitted, preempted: sequences that joined or lost their memory in this step; one that lost it and was admitted
+            again is among the first only.
+        preemptions: how often a request lost its memory since the last step, in this one or while nobody could be
+            scheduled; those that got it again are counted too.
         blocked: what the queue's head was refused for lack of memory, None when nothing was.
         moves: copies to run before the step's attention; none of an empty batch, which nobody runs.
         delay_ns: how long a simulated step waits for the allocator (`Allocator.take_delay`).
@@ -221,7 +224,7 @@ class Batch:
         self.preempted: list[Sequence] = []
         self.blocked: Ask | None = None
         self.moves: list[Move] = []
-        self.delay_ns = self.saved = self.committed = 0
+        self.delay_ns = self.saved = self.committed = self.preemptions = 0
         self.grouped = True
         self._work: Work | None = None
 

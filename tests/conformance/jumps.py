@@ -22,7 +22,7 @@ from harness.clock import Clock
 from harness.engine import Engine
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
-from harness.metrics.steps import Totals
+from harness.metrics.steps import AT, Totals
 from harness.metrics.summary import summarize
 from harness.replayer import Source, replay
 from harness.runner.base import StepResult
@@ -106,6 +106,8 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert one["moves"] == other["moves"]
     assert one["steps"].tolist() == other["steps"].tolist()
     pd.testing.assert_frame_equal(one["table"], other["table"], check_exact=True)
+    if len(one["steps"]):
+        assert one["steps"][:, AT["preempted"]].sum() == one["table"]["preemptions"].sum()
     assert one["summary"] == other["summary"]
     assert one["gaps"] == other["gaps"]
     assert one["saturated"] == other["saturated"]

@@ -51,7 +51,7 @@ class Served:
 
 def serve(scheduler: Scheduler, requests: Iterable[Request], closed_batches: bool = False) -> Served:
     """Run `requests` (by arrival) to the end, 10 ns a step; every rule of a step is asserted in every step."""
-    served, injected, now, chance = Served(), 0, 0, Random(0)
+    served, injected, now, chance, lost = Served(), 0, 0, Random(0), 0
     pending = deque(requests)
     lanes: list[Sequence] = []
     for _ in range(STEPS):
@@ -70,11 +70,13 @@ def serve(scheduler: Scheduler, requests: Iterable[Request], closed_batches: boo
         new = [seq.request.id for seq in batch.admitted if not seq.preemptions]
         served.admitted += [number for number in new if number not in served.admitted]
         served.preemptions += len(batch.preempted)
+        lost += batch.preemptions
         if batch.seqs:
             served.finished += scheduler.complete(batch, None, searches(batch, chance))[1]
             now += STEP_NS
             continue
         if not scheduler.num_requests and not pending:
+            assert lost == sum(seq.preemptions for seq in served.finished), "steps and requests count other preemptions"
             return served
         wake = scheduler.wake_at() if scheduler.num_requests else None
         due = [request.arrival_ns for request in list(pending)[:1]]
