@@ -19,6 +19,9 @@ from schedulers.request import Batch, Rejection, Request, Sequence
 STEPS_WITHOUT_NEW_GROUND = WAKE_UPS_IN_VAIN = 100_000
 
 
+NOBODY: list[Request] = []
+
+
 class StalledError(HarnessError):
     """Work waits, nothing is due, and the scheduler schedules nothing (or only repeats old work)."""
 
@@ -132,7 +135,7 @@ class Engine:
         self.recorder.completed(step.batch, produced, finished, step.ready, (*step.spent, complete_ns), step.further)
         self.over += len(finished)
         self._last = step if step.further.ns else None
-        return len(produced) * (1 + len(step.further.ns)), [seq.request for seq in finished]
+        return len(produced) * (1 + len(step.further.ns)), [seq.request for seq in finished] if finished else NOBODY
 
     def wake_at(self, now: int) -> int | None:
         """When (ns) the scheduler wants to be woken; None = never, or it would have no effect."""

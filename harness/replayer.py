@@ -158,14 +158,13 @@ class Replay:
         if self.source.closed and len(self.engines) > 1:  # what lands next, of steps that start now, may let one arrive
             arrival = now
         for at in sorted(self.free):
+            engine = self.engines[at]
             self.alarms[at] = -1
-            lands = self.engines[at].start(self.clock, arrival)
+            lands = engine.start(self.clock, arrival)
             if lands is not None:
                 self.flying += 1
                 heappush(self.events, (lands, LANDING, at))
-                continue
-            wake = self.engines[at].wake_at(now)
-            if wake is not None:
+            elif (wake := engine.wake_at(now)) is not None:
                 self.alarms[at] = wake
                 heappush(self.events, (wake, WAKING, at))
         self.free.clear()

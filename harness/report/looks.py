@@ -37,6 +37,7 @@ OWN: dict[str, tuple[str, int]] = {
     "continuous + contiguous(max_model_len)": (PINK, 0),
     "continuous + radix(on_demand)": (OLIVE, 0),
     "vllm_v1 + radix(on_demand)": (OLIVE, 1),
+    "continuous sarathi + paged(on_demand)": (GREEN, 1),
     "Ideal": (BLACK, 0),
 }
 
