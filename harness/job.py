@@ -24,7 +24,14 @@ from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import goodput, summarize
 from harness.replayer import replay
-from harness.runner.latency.choose import choose_latency, mismatch, move_costs, simulated_slots, who
+from harness.runner.latency.choose import (
+    choose_latency,
+    mismatch,
+    move_costs,
+    simulated_layout,
+    simulated_slots,
+    who,
+)
 from harness.runner.nvml import NvmlSampler
 from harness.runner.simulated import SimulatedModelRunner
 from harness.workload import Workload, build_workload, export
@@ -84,8 +91,9 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     workload = build_workload(settings, cfg.max_model_len, cfg.seed)
     cfg = settle_lanes(cfg, workload.requests)
     if cfg.device.kind == "simulated":
-        capacity = simulated_slots(cfg)
-        scheduler = build_scheduler(cfg, capacity, asked)
+        layout = simulated_layout(cfg)
+        capacity = simulated_slots(cfg, layout)
+        scheduler = build_scheduler(cfg, capacity, asked, layout)
         latency, costs = choose_latency(cfg), move_costs(cfg)
         runner: Any = SimulatedModelRunner(latency, cfg.simulation.exact_steps, costs, cfg.seed)
         facts["device"] = "simulated"
@@ -100,7 +108,7 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
             most = device.shape.max_positions
             raise HarnessError(f"max_model_len={cfg.max_model_len}: model {cfg.model.name} has {most} positions")
         capacity = device.capacity(cfg)
-        scheduler = build_scheduler(cfg, capacity, asked)
+        scheduler = build_scheduler(cfg, capacity, asked, device.layout)
         runner = device.runner(scheduler.allocator)
         facts |= device.facts | warm_up(runner, cfg)
     facts["setup_s"] = time.perf_counter() - started
@@ -123,7 +131,7 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     row = _facts(cfg, capacity, scheduler, workload, facts)
     row |= summarize(recorder, table, capacity)
     prefix = scheduler.prefix
-    shares = getattr(scheduler.allocator, "shares", False)
+    shares = scheduler.allocator.shares
     row["prefix_hit_pct"] = 100 * prefix.hits / prefix.queries if shares and prefix.queries else None
     if card:
         row |= card.facts(int(table["output_tokens"].sum()))

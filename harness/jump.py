@@ -63,4 +63,4 @@ def jump(scheduler: Scheduler, runner: Runner, batch: Batch, ready: int, due: in
     if not rounds:
         return NO_JUMP
     refused = batch.blocked_next or batch.blocked
-    return Jump(ns[:rounds], shifts, refused.slots if refused else -1)
+    return Jump(ns[:rounds], shifts, scheduler.allocator.asked(refused) if refused else -1)

@@ -80,7 +80,7 @@ class Continuous(Scheduler):
             return False
         if not (self.waiting or self.swapped) or len(self.running) >= self.max_num_seqs:
             return True
-        if getattr(self.allocator, "shares", False) or (self.chunked_prefill and not self.reserve_full_isl):
+        if self.allocator.shares or (self.chunked_prefill and not self.reserve_full_isl):
             return False
         if batch.preempted:
             return not self.swapped and self.refused_next(batch)
@@ -144,7 +144,7 @@ class Continuous(Scheduler):
             members = self.swapped[0].members
             if len(members) > min(budget, self.max_lanes - len(self.running) - self._to_come):
                 break
-            unit = self.allocator.block_size or 1
+            unit = self.allocator.grain
             spare = self.spare + len(members) * unit if self.running else 0  # each may want a block at once
             if not self.allocator.swap(members, to_host=False, spare=spare):
                 first = members[0]

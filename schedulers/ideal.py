@@ -58,7 +58,7 @@ class Ideal(Continuous):
         pool = self.allocator
         shared = (
             [pool.shared(lane)[0] for lane in self.running]
-            if getattr(pool, "shares", False)
+            if pool.shares
             else [0] * len(self.running)
         )
         own = sum(lane.held - common for lane, common in zip(self.running, shared, strict=True))

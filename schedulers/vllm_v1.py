@@ -47,8 +47,8 @@ class VllmV1(Scheduler):
         self.long_prefill_token_threshold = long_prefill_token_threshold
         self.reserve_full_isl = scheduler_reserve_full_isl
         self.version = str(version)
-        unit = self.allocator.block_size
-        if self.spare and unit:
+        if self.spare and self.allocator.block_size:
+            unit = self.allocator.grain
             self.spare = int(watermark * (self.allocator.capacity // unit + 1)) * unit
 
     def schedule(self, now: int) -> Batch:
@@ -72,7 +72,7 @@ class VllmV1(Scheduler):
             return False
         if not self.waiting or len(self.running) >= self.max_num_seqs:
             return True
-        if getattr(self.allocator, "shares", False) or not self.reserve_full_isl:
+        if self.allocator.shares or not self.reserve_full_isl:
             return False
         if batch.preempted:
             return self.refused_next(batch, self._limit())

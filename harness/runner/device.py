@@ -14,11 +14,13 @@ from kvlab_kernels.dispatch import Backend, backend_for
 from omegaconf import DictConfig, OmegaConf
 
 from allocators.base import Allocator
+from allocators.layout import KVLayout
 from harness.errors import HarnessError
+from harness.layout import layout_of
 from harness.runner.flat import Step, as_it_is, flatten
 from harness.runner.model import ModelShape, build_model, read_config, shape_of, turn_weights
 from harness.runner.packing import Packed
-from harness.runner.pool import pool_slots
+from harness.runner.pool import pool_units
 from harness.runner.torch_runner import TorchModelRunner
 from harness.workload import prompt_tokens
 
@@ -38,6 +40,7 @@ class Device:
     dtype: torch.dtype
     model: Any
     shape: ModelShape
+    layout: KVLayout
     backend: Backend
     seed: int
     facts: dict[str, Any]
@@ -46,18 +49,19 @@ class Device:
     def capacity(self, cfg: DictConfig) -> int:
         """Slots in the pool that `cfg` asks for."""
         total = taken = None
-        per_slot = self.shape.bytes_per_slot(self.dtype.itemsize)
         if self.device.type == "cuda" and cfg.gpu_memory_utilization is not None:
             taken = self._taken_at_peak(cfg)
             total = torch.cuda.get_device_properties(self.device).total_memory
-        slots = pool_slots(cfg.kv_slots, cfg.kv_bytes, cfg.gpu_memory_utilization, per_slot, total, taken)
-        self.facts["kv_pool_bytes"] = slots * per_slot
+        slots = pool_units(cfg, self.layout, total, taken)
+        self.facts["kv_pool_bytes"] = slots * self.layout.unit_bytes
         return slots
 
     def runner(self, allocator: Allocator) -> TorchModelRunner:
         """A runner with an empty pool for `allocator`."""
-        shape = self.shape
-        size = (shape.num_layers, 2, allocator.capacity + 1, shape.num_kv_heads, shape.head_dim)
+        shape, (group, *others) = self.shape, self.layout.groups
+        if others or group.key_width != group.value_width:
+            raise HarnessError("a model whose layers keep different things, or K and V of different widths, can't be run")
+        size = (len(group.layers), 2, allocator.capacity + 1, group.heads, group.key_width)
         try:
             kv = torch.zeros(size, dtype=self.dtype, device=self.device)
         except RuntimeError as error:
@@ -108,7 +112,8 @@ def _open(key: str) -> Device:
         "kernels_reason": backend.reason,
         "parameters": sum(p.numel() for p in model.parameters()),
     }
-    opened = Device(device, dtype, model, shape_of(config), backend, cfg.seed, facts, as_it_is(model))
+    layout = layout_of(config, dtype.itemsize)
+    opened = Device(device, dtype, model, shape_of(config), layout, backend, cfg.seed, facts, as_it_is(model))
     if device.type == "cpu":
         if dtype == torch.float32:
             turn_weights(model)

@@ -15,17 +15,13 @@ from harness.errors import HarnessError
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What the KV pool and the latency models need to know of a model."""
+    """What a runner needs to know of a model."""
 
     num_layers: int
     num_kv_heads: int
     head_dim: int
     vocab_size: int
     max_positions: int
-
-    def bytes_per_slot(self, bytes_per_element: int) -> int:
-        """K and V of one token in every layer."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * bytes_per_element
 
 
 def read_config(model: Mapping[str, Any]) -> Any:

@@ -230,7 +230,7 @@ def allocator_machine(make: Make, capacity: int, max_model_len: int) -> type[Rul
         def books_agree(self) -> None:
             books = self.allocator.memory()  # the checker sums them up, and looks for slots with two owners
             held = sum(seq.held for seq in self.stored)
-            if not (self.allocator.forks_share or getattr(self.allocator, "shares", False)):
+            if not (self.allocator.forks_share or self.allocator.shares):
                 assert books.used == sum(map(len, self.stored.values()))
                 assert books.used + books.reserved + books.over_reserved + books.rounding == held
                 assert books.finished_held == sum(seq.held for seq in self.finished)
