@@ -150,8 +150,8 @@ class Allocator(ABC):
         """Give back every slot of `holder`."""
 
     @abstractmethod
-    def spans(self, holder: Holder, group: int = 0) -> list[tuple[int, int]]:
-        """(first slot, slots) of each run that `holder` holds for a group of layers, in token order."""
+    def spans(self, holder: Holder) -> list[tuple[int, int]]:
+        """(first slot, slots) of each run that `holder` holds, in token order, group after group."""
 
     # ---- where layers keep different tokens -----------------------------------------------------------------------
 
@@ -665,6 +665,8 @@ class Allocator(ABC):
     def _close(self, holder: Holder) -> None:
         if self._ledger is not None:
             self._ledger.forget(holder)
+            for table in self.group_tables:
+                table[holder.row] = -1
         else:
             live, finished = self.shared(holder)
             if holder.finished:

@@ -84,7 +84,7 @@ class Checked(Allocator):
         free, held = self.allocator.free_slots, holder.held
         self.allocator.give_back(holder)
         given = held - holder.held
-        self._require(0 <= given, f"{holder.name} holds more after it gave back what no layer reads")
+        self._require(given >= 0, f"{holder.name} holds more after it gave back what no layer reads")
         own = given == self.allocator.free_slots - free or self.allocator.shares
         self._require(own, f"{holder.name} gave {given} units back, and {self.allocator.free_slots - free} became free")
         self.check()
@@ -194,6 +194,11 @@ class Checked(Allocator):
                 right = np.array_equal(where, lies) if self._ledger is None else len(lies) == len(where)
                 self._require(right, f"the table row of {holder.name} is not where it lies")
             self._require(held == holder.held, f"{holder.name} holds {held} slots, the ledger says {holder.held}")
+            if self._ledger is not None:
+                with _as_contract():
+                    tables = [cell for group in self.groups for cell in self.count.held(holder, group).tolist()]
+                spans = sorted(self.count.runs(self.spans(holder)).tolist())
+                self._require(sorted(tables) == spans, f"the table rows of {holder.name} are not where it lies")
 
     def _step(self) -> None:
         lost = self.device.step(self.seqs)
@@ -221,7 +226,7 @@ def _passed_on(name: str) -> property:
 for _name in dir(Allocator):
     if not _name.startswith("__") and _name not in vars(Checked):
         setattr(Checked, _name, _passed_on(_name))
-Checked.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
+Checked.__abstractmethods__ = frozenset()
 
 
 @contextmanager

@@ -132,9 +132,12 @@ class KVLayout:
         alike = self.alike()
         if len(alike) == 1 and alike[0][0].kind != "state":
             return (_kept(alike[0], 1),)
-        return tuple([
-            _kept(one, self.devices * sum([len(g.layers) * (g.token_bytes + g.state_bytes) for g in one])) for one in alike
-        ])
+        return tuple(
+            [
+                _kept(one, self.devices * sum([len(g.layers) * (g.token_bytes + g.state_bytes) for g in one]))
+                for one in alike
+            ]
+        )
 
     def alike(self) -> list[list[LayerGroup]]:
         """The groups, those that keep the same tokens together."""

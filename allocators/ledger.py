@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -97,9 +98,7 @@ class Ledger:
         last = np.minimum(np.maximum(final, here), end)
         most = np.minimum(np.maximum(promise, last), end)
         marks = [int(mark.sum()) for mark in (first, seen, here, last, most, end)]
-        unread, used, reserved, over, rounding = (
-            kept.token_units * (high - low) for low, high in zip(marks[:-1], marks[1:], strict=True)
-        )
+        unread, used, reserved, over, rounding = (kept.token_units * (high - low) for low, high in pairwise(marks))
         padding = int(units.sum()) - kept.token_units * (marks[-1] - marks[0])
         return [used, finished, reserved, over, rounding, 0, unread, padding, 0]
 

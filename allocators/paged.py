@@ -236,7 +236,9 @@ class Paged(Allocator):
                 for at, block in enumerate(blocks[: -(-holder.stored // size)]):
                     if block in self.pool.shared:
                         held = min(holder.held - at * size, size)
-                        ends.setdefault(block, []).append((held, min(max(kept.behind(holder.stored) - at * size, 0), held)))
+                        ends.setdefault(block, []).append(
+                            (held, min(max(kept.behind(holder.stored) - at * size, 0), held))
+                        )
         for sharers in ends.values():
             slots = max(held for held, _ in sharers)
             none = [all(at < unread for held, unread in sharers if at < held) for at in range(slots)]

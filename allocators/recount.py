@@ -34,11 +34,22 @@ class Recount:
 
     def held(self, holder: Holder, group: int) -> np.ndarray:
         """The cells that a sequence holds for a group of layers, in token order."""
-        spans = self.allocator.spans(holder, group) if self.by_layer else self.allocator.spans(holder)
-        cells = self.runs(spans)
+        cells = self.runs(self.blocks(holder, group) if self.by_layer else self.allocator.spans(holder))
         if len(cells) and not (cells.min() >= 0 and cells.max() < self.cells):
             raise Faulty(f"{holder.name} holds slots outside the pool")
         return cells
+
+    def blocks(self, holder: Holder, group: int) -> list[tuple[int, int]]:
+        """(first unit, units) of each block, or of the extent, that its table says it holds for a group of layers."""
+        grid, part = self.allocator.grids[group], self.allocator.occupied(holder)[group]
+        row = self.allocator.group_tables[group][holder.row].tolist()
+        if not grid.block_size:
+            return [(grid.origin + row[0] * self.kept[group].token_units, part.units)] if part.units else []
+        if not self.kept[group].state_units:
+            row = row[part.first // grid.block_size : -(-part.end // grid.block_size)]
+            if min(row, default=0) < 0:
+                raise Faulty(f"{holder.name} has room for tokens {part.first} to {part.end}, and no block for some")
+        return [(grid.origin + entry * grid.stride, grid.stride) for entry in row if entry >= 0]
 
     def runs(self, spans: Iterable[tuple[int, int]]) -> np.ndarray:
         runs = [np.arange(start // self.cell, (start + length) // self.cell) for start, length in spans]
@@ -61,7 +72,7 @@ class Recount:
         if holder.finished:
             return np.full(cells, FINISHED)
         if kept.state_units:
-            return self._states(kept, self.allocator.spans(holder, group), cells)
+            return self._states(kept, self.blocks(holder, group), cells)
         first, end, padded, stride = 0, holder.held, 0, 1
         if self.by_layer:
             part, grid = self.allocator.occupied(holder)[group], self.allocator.grids[group]
@@ -72,7 +83,9 @@ class Recount:
         at, size = np.arange(first, end), kept.token_units // self.cell
         unread = at < (kept.behind(holder.stored) if self.by_layer else 0)
         codes = np.select(
-            [unread, at < holder.stored, at < holder.final, at < holder.promise], [UNREAD, USED, RESERVED, OVER], ROUNDING
+            [unread, at < holder.stored, at < holder.final, at < holder.promise],
+            [UNREAD, USED, RESERVED, OVER],
+            ROUNDING,
         )
         codes = np.repeat(codes, size)
         if padded:  # behind the tokens of each block

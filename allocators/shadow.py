@@ -117,13 +117,13 @@ class Device:
         for holder, hit in self.hits.items():
             for group in self.groups:
                 self.shadow.tokens[holder, group] = np.full(hit, -1)  # made out below, when the others have written
-        lost = [holder for holder in everybody if not all([self._writes(holder, group) for group in self.groups])]
+        lost = [holder for holder in everybody if not self._writes(holder)]
         for holder, hit in self.hits.items():
             for group in self.groups:
                 found = self.count.addresses(holder, group, np.arange(hit))
                 self.shadow.tokens[holder, group][:hit] = np.where(found < 0, -1, self.shadow.slots[found])
         self.hits.clear()
-        lost += [holder for holder in everybody if not all([self._reads(holder, group) for group in self.groups])]
+        lost += [holder for holder in everybody if not self._reads(holder)]
         self.begun.update((holder, holder.stored) for holder in everybody)
         return lost[0] if lost else None
 
@@ -131,23 +131,30 @@ class Device:
         """Steps of one token each are over but for their last."""
         self.begun.update((holder, max(self.begun[holder], holder.stored - 1)) for holder in holders)
 
-    def _writes(self, holder: Holder, group: int) -> bool:
+    def _writes(self, holder: Holder) -> bool:
         """Write what is new of a sequence; a state is written over the last one, which must still be there."""
+        return all(self._writes_for(holder, group) for group in self.groups)
+
+    def _writes_for(self, holder: Holder, group: int) -> bool:
         known = self.shadow.tokens[holder, group]
         if not self.count.kept[group].state_units:
             new = np.arange(len(known), holder.stored)
             self.shadow.write((holder, group), self.count.addresses(holder, group, new))
             return True
-        spans = self.allocator.spans(holder, group)
-        if not spans or holder.stored == self.begun[holder]:
+        blocks = self.count.blocks(holder, group)
+        if not blocks or holder.stored == self.begun[holder]:
             return True
-        cell, before = spans[-1][0] // self.count.cell, self.states.get((holder, group))
+        cell, before = blocks[-1][0] // self.count.cell, self.states.get((holder, group))
         there = before is None or known[-1] in self.shadow.slots[[before, cell]]
         self.shadow.write((holder, group), np.array([cell]))
         self.states[holder, group] = cell
         return bool(there)
 
-    def _reads(self, holder: Holder, group: int) -> bool:
-        tokens, where = self.needed(holder, group), self.where(holder, group)
-        there = np.where(where < 0, -2, self.shadow.slots[where])
-        return np.array_equal(there, self.shadow.tokens[holder, group][tokens])
+    def _reads(self, holder: Holder) -> bool:
+        """Whether a sequence finds all it needs."""
+        for group in self.groups:
+            tokens, where = self.needed(holder, group), self.where(holder, group)
+            there = np.where(where < 0, -2, self.shadow.slots[where])
+            if not np.array_equal(there, self.shadow.tokens[holder, group][tokens]):
+                return False
+        return True

@@ -55,7 +55,7 @@ def build_allocator(cfg: DictConfig, capacity: int, asked: Collection[str] = (),
             allocator.serve(layout, capacity)
         except ValueError as error:
             raise HarnessError(f"allocator={cfg.allocator._target_}: {error}") from error
-    return Checked(allocator) if cfg.debug else allocator
+    return Checked(allocator) if cfg.debug else allocator  # type: ignore[abstract]
 
 
 def layout_for(cfg: DictConfig) -> KVLayout:

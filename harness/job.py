@@ -113,9 +113,9 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         facts |= device.facts | warm_up(runner, cfg)
     facts["setup_s"] = time.perf_counter() - started
     play = replay_ahead if cfg.simulation.async_scheduling else replay
-    recorder = Recorder(folder / "steps.csv", keep=False)
+    recorder = Recorder(folder / "steps.csv", keep=False, layered=scheduler.allocator)
     if cfg.memory_map:
-        recorder = MappedRecorder(scheduler.allocator, folder / "steps.csv", keep=False)
+        recorder = MappedRecorder(scheduler.allocator, folder / "steps.csv", keep=False, layered=scheduler.allocator)
     card = NvmlSampler() if facts["device"] not in ("cpu", "simulated") else None
     try:
         clock, on_progress = _clock(cfg), progress(len(workload.requests)) if progress else None

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from allocators.layout import KVLayout, LayerGroup
+from allocators.layout import Kind, KVLayout, LayerGroup
 from harness.errors import HarnessError
 from harness.layout.layers import Text, layers_of
 from harness.layout.recurrent import states_of
-
-__all__ = ["HEADS", "layout_of", "share_of_heads"]
-
-HEADS = "device.tensor_parallel={devices}: the model's {heads} {what} can't be shared out evenly"
+from harness.layout.shares import share_of_heads
 
 
 def layout_of(config: Any, element_bytes: int = 2, kv_bytes: int | None = None, tensor_parallel: int = 1) -> KVLayout:
@@ -42,26 +38,10 @@ def layout_of(config: Any, element_bytes: int = 2, kv_bytes: int | None = None, 
     return KVLayout(tuple(group.of(tuple(layers)) for group, layers in groups.items()), tensor_parallel)
 
 
-def share_of_heads(heads: int, devices: int, what: str = "KV heads") -> int:
-    """How many of `heads` each device holds: whole ones, and never none.
-
-    Raises:
-        HarnessError: some device would hold another number of them.
-    """
-    if heads % devices and devices % heads:
-        raise HarnessError(HEADS.format(devices=devices, heads=heads, what=what))
-    return max(heads // devices, 1)
-
-
-def _attention(text: Text, number: int, kind: Any, element_bytes: int, devices: int) -> LayerGroup:
+def _attention(text: Text, number: int, kind: Kind, element_bytes: int, devices: int) -> LayerGroup:
     """What one attention layer keeps."""
     reach = text.reach(kind)
     if text.latent_width:
         return LayerGroup("latent" if kind == "full" else kind, (), 1, text.latent_width, 0, element_bytes, reach)
     heads = share_of_heads(text.kv_heads(number), devices)
     return LayerGroup(kind, (), heads, text.key_width, text.value_width, element_bytes, reach)
-
-
-def plain(config: Any) -> bool:
-    """Whether `config` is written out, so that nothing need be asked of `transformers`."""
-    return isinstance(config, Mapping) and "hidden_size" in config

@@ -27,6 +27,12 @@ NAMES: dict[str, Kinds] = {
 PATTERN: dict[str, Kinds] = {"M": STATE, "*": FULL, "-": NONE, "E": NONE}  # of Nemotron-H
 STATES_ONLY = {"mamba", "mamba2", "falcon_mamba"}
 WINDOW_IN_ALL = {"mistral", "ministral", "ministral3", "mixtral", "phi3", "phimoe", "starcoder2", "minimax", "zaya"}
+# Where a config that is written out leaves a key out, its family's default holds.
+WINDOWS = {"mistral": 4096, "ministral": 4096, "gemma2": 4096, "gemma3": 4096, "gemma3_text": 4096,
+           "gemma3n_text": 512, "gpt_oss": 128, "cohere2": 4096, "exaone4": 4096, "olmo3": 4096}  # fmt: skip
+HEAD_DIMS = {"gemma": 256, "gemma2": 256, "gemma3": 256, "gemma3_text": 256, "gemma3n_text": 256, "gpt_oss": 64,
+             "qwen3": 128, "qwen3_next": 256, "qwen3_5_text": 256, "qwen3_5_moe_text": 256}  # fmt: skip
+CHUNK_SIZE = 8192
 # What these keep, or where, is not known here. A key counts if it is there and not null, 0 or empty.
 UNKNOWN = {
     "index_topk": "indexers keep keys of their own", "compress_rates": "compressed attention",
@@ -62,7 +68,9 @@ class Text:
         try:
             value = getattr(self.values, name, None)
         except RuntimeError as error:  # transformers' way to say that it is another one in each layer
-            raise HarnessError(f"model_type={self.model_type}: {name} differs by layer, which is not modelled") from error
+            raise HarnessError(
+                f"model_type={self.model_type}: {name} differs by layer, which is not modelled"
+            ) from error
         return default if value is None else value
 
     def __getattr__(self, name: str) -> Any:
@@ -73,7 +81,8 @@ class Text:
 
     @property
     def head_dim(self) -> int:
-        return self.get("head_dim") or self.get("attention_head_dim") or self.hidden_size // self.num_attention_heads
+        told = self.get("head_dim") or self.get("attention_head_dim") or HEAD_DIMS.get(self.model_type)
+        return told or self.hidden_size // self.num_attention_heads
 
     @property
     def latent_width(self) -> int:
@@ -103,8 +112,15 @@ class Text:
     def reach(self, kind: Kind) -> int:
         """Tokens that a window or a chunk spans; 0 for others."""
         if kind == "window":
-            return self.get("sliding_window") or self.get("sliding_window_size") or self.window_size
-        return self.attention_chunk_size if kind == "chunk" else 0
+            return self.window or self.get("sliding_window_size") or self.window_size
+        return self.get("attention_chunk_size", CHUNK_SIZE) if kind == "chunk" else 0
+
+    @property
+    def window(self) -> int | None:
+        """Tokens in a sliding window; where a config does not speak of one, what its family has."""
+        if "sliding_window" in vars(self.values):
+            return self.get("sliding_window")
+        return WINDOWS.get(self.model_type)
 
 
 def layers_of(text: Text) -> list[Kinds]:
@@ -145,7 +161,7 @@ def _listed(text: Text, who: str) -> list[Kinds] | None:
 
 def _by_rule(text: Text, who: str) -> list[Kinds]:
     """As the family has them."""
-    kind, window = text.model_type, text.get("sliding_window")
+    kind, window = text.model_type, text.window
     if kind in STATES_ONLY:
         return [STATE] * text.num_hidden_layers
     if kind == "falcon_h1":
@@ -156,7 +172,7 @@ def _by_rule(text: Text, who: str) -> list[Kinds]:
         return _each(text, lambda layer: layer % period == offset, attends, STATE)
     if text.get("linear_num_value_heads"):
         return _every(text, text.get("full_attention_interval", 4), STATE)
-    if text.get("attention_chunk_size"):
+    if text.get("attention_chunk_size") or kind == "llama4_text":
         rotated = text.get("no_rope_layers") or [(layer + 1) % 4 for layer in range(text.num_hidden_layers)]
         _as_many(text, rotated, who, "no_rope_layers")
         return [CHUNK if each else FULL for each in rotated]
@@ -170,7 +186,9 @@ def _by_rule(text: Text, who: str) -> list[Kinds]:
     if kind in WINDOW_IN_ALL:
         return [WINDOW] * text.num_hidden_layers
     every = text.get("sliding_window_pattern") or text.get("_sliding_window_pattern")
-    every = every or {"gemma2": 2, "gpt_oss": 2, "gemma3": 6, "gemma3_text": 6, "gemma3n_text": 5, "cohere2": 4}.get(kind)
+    every = every or {"gemma2": 2, "gpt_oss": 2, "gemma3": 6, "gemma3_text": 6, "gemma3n_text": 5, "cohere2": 4}.get(
+        kind
+    )
     if isinstance(every, int):
         return _every(text, every, WINDOW)
     raise HarnessError(f"{who}: which of its layers have the sliding_window={window} is not known: write "

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from allocators.base import Allocator, Books
+from allocators.base import Allocator, Books, LayoutBooks
 from harness.metrics.recorder import Recorder
 from schedulers.request import Batch
 
@@ -28,7 +28,9 @@ class MappedRecorder(Recorder):
         self._runs: list[tuple[float, int, int, int, int]] = []
         self._moves: list[tuple[float, str, int, int, int]] = []
 
-    def scheduled(self, batch: Batch, start: int, waiting: int, books: Books, runs: int | None = None) -> None:
+    def scheduled(
+        self, batch: Batch, start: int, waiting: int, books: Books | LayoutBooks, runs: int | None = None
+    ) -> None:
         super().scheduled(batch, start, waiting, books, runs)
         for holder in self.allocator.holders:
             stored, request = holder.stored, holder.request.id  # type: ignore[attr-defined]

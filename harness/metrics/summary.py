@@ -71,7 +71,7 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
         "saturated_s": saturated.ns / 1e9 if saturated.ns else None,
     }
     for prefix, totals in (("", whole), ("saturated_", saturated)):
-        for column in Books._fields:
+        for column in (*Books._fields, *recorder.steps.more):
             mean = totals.mean(column)
             row[f"{prefix}kv_{column}_pct"] = None if mean is None else 100 * mean / capacity
         saved = totals.mean("saved")

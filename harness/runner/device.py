@@ -60,7 +60,9 @@ class Device:
         """A runner with an empty pool for `allocator`."""
         shape, (group, *others) = self.shape, self.layout.groups
         if others or group.key_width != group.value_width:
-            raise HarnessError("a model whose layers keep different things, or K and V of different widths, can't be run")
+            raise HarnessError(
+                "a model whose layers keep different things, or K and V of different widths, can't be run"
+            )
         size = (len(group.layers), 2, allocator.capacity + 1, group.heads, group.key_width)
         try:
             kv = torch.zeros(size, dtype=self.dtype, device=self.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.layout.layers import Text
+from harness.layout.recurrent import mamba_groups, mamba_heads, mamba_inner
 
 
 def attention_weights(text: Text, number: int = 0, own_kv: bool = True) -> int:
@@ -31,25 +32,20 @@ def state_weights(text: Text) -> int:
         keys = text.linear_num_key_heads * text.linear_key_head_dim
         values = text.linear_num_value_heads * text.linear_value_head_dim
         mixed = 2 * keys + values
-        return hidden * (mixed + values + 2 * text.linear_num_value_heads + values) + mixed * text.linear_conv_kernel_dim
+        return (
+            hidden * (mixed + values + 2 * text.linear_num_value_heads + values) + mixed * text.linear_conv_kernel_dim
+        )
     if text.get("conv_L_cache"):
         width = text.get("conv_dim") or hidden
         return 4 * hidden * width + width * text.conv_L_cache
     kernel = text.get("mamba_d_conv") or text.conv_kernel
     state = text.get("mamba_d_state") or text.get("ssm_state_size") or text.state_size
-    expand = text.get("mamba_expand") or text.get("expand", 2)
-    heads = text.get("mamba_n_heads") or text.get("mamba_num_heads") or text.get("n_mamba_heads")
-    if text.model_type == "mamba2":
-        heads = text.num_heads
-    if not heads or text.model_type == "zamba":  # Mamba-1
-        inner = expand * hidden
+    inner, heads = mamba_inner(text), mamba_heads(text)
+    if not heads:
         rank = text.get("mamba_dt_rank") or text.get("time_step_rank")
         rank = rank if isinstance(rank, int) else -(-hidden // 16)
         return inner * (3 * hidden + kernel + 2 * rank + 3 * state)
-    width = text.get("mamba_d_head") or text.get("mamba_head_dim") or text.get("mamba_headdim") or text.get("head_dim")
-    inner = text.get("mamba_d_ssm") or heads * (width if isinstance(width, int) else expand * hidden // heads)
-    groups = text.get("mamba_n_groups") or text.get("n_groups") or text.get("mamba_ngroups") or 1
-    channels = inner + 2 * groups * state
+    channels = inner + 2 * mamba_groups(text) * state
     return hidden * (inner + channels + heads + inner) + channels * kernel
 
 

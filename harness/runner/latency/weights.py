@@ -8,10 +8,12 @@ from typing import Any
 from harness.layout.layers import Kinds, Text, layers_of
 from harness.runner.latency.mixers import attention_weights, state_weights
 
-TIED = {"opt", "gpt2", "bloom", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n_text", "cohere", "cohere2",
-        "falcon_mamba", "mamba", "mamba2", "lfm2"}  # fmt: skip  # the output matrix is the embedding, unless said otherwise
+# Their output matrix is the embedding, unless the config says otherwise ...
+TIED = {"opt", "gpt2", "bloom", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n_text", "cohere",
+        "cohere2", "falcon_mamba", "mamba", "mamba2", "lfm2"}  # fmt: skip
+# ... and an MLP of these has two matrices, not three.
 UNGATED = {"opt", "gpt2", "gpt_neox", "gptj", "bloom", "falcon", "phi", "mpt", "nemotron", "nemotron_h", "starcoder2",
-           "stablelm_epoch", "gpt_neo", "gpt_bigcode", "codegen"}  # fmt: skip  # two matrices in an MLP, not three
+           "gpt_neo", "gpt_bigcode", "codegen"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,8 @@ def _blocks(text: Text, kinds: list[Kinds]) -> tuple[Block, ...]:
         block = _layer(text, number, kind)
         counts[block] = counts.get(block, 0) + 1
     return tuple(
-        Block(count, block.mixer, block.mlp, block.experts, block.active, block.shared) for block, count in counts.items()
+        Block(count, block.mixer, block.mlp, block.experts, block.active, block.shared)
+        for block, count in counts.items()
     )
 
 
@@ -122,7 +125,7 @@ def _layer(text: Text, number: int, kind: Kinds) -> Block:
         mixer += state_weights(text) if part == "state" else attention_weights(text, number)
     if not kind:  # it reads what an earlier layer keeps
         mixer = attention_weights(text, number, own_kv=False)
-    matrices, inner = 2 if text.model_type in UNGATED else 3, _inner(text)
+    matrices, inner = 2 if text.model_type in UNGATED else 3, _inner(text, number)
     if text.model_type in ("mamba", "mamba2", "falcon_mamba"):
         return Block(1, mixer, 0)
     if not _is_sparse(text, number):
@@ -162,13 +165,19 @@ def _is_sparse(text: Text, number: int) -> bool:
         return False
     if text.get("interleave_moe_layer_step"):
         return (number + 1) % text.interleave_moe_layer_step == 0
-    step = text.get("decoder_sparse_step") or text.get("moe_layer_freq") or 1
-    return number >= text.get("first_k_dense_replace", 0) and (number + (1 if text.get("decoder_sparse_step") else 0)) % step == 0
+    if number < text.get("first_k_dense_replace", 0):
+        return False
+    if text.get("decoder_sparse_step"):
+        return (number + 1) % text.decoder_sparse_step == 0
+    return number % text.get("moe_layer_freq", 1) == 0
 
 
-def _inner(text: Text) -> int:
-    """Width of a dense MLP."""
-    inner = text.get("intermediate_size_mlp") or text.get("ffn_dim") or text.get("intermediate_size") or 4 * text.hidden_size
+def _inner(text: Text, number: int) -> int:
+    """Width of a dense layer's MLP."""
+    names = ("intermediate_size_mlp", "ffn_dim", "intermediate_size")
+    inner = next((text.get(name) for name in names if text.get(name)), 4 * text.hidden_size)
+    if isinstance(inner, list | tuple):
+        inner = inner[number]
     if text.get("block_auto_adjust_ff_dim"):  # LFM2
         inner = int(text.get("block_ffn_dim_multiplier", 1.0) * int(2 * inner / 3))
         multiple = text.get("block_multiple_of", 256)
