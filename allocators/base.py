@@ -405,6 +405,14 @@ class Allocator(ABC):
         return False
 
     @property
+    def refusals_last(self) -> bool:
+        """Whether who is refused room now is refused as long as the others do nothing but decode.
+
+        Not where what they give back, or a prefix that they compute, might let it in.
+        """
+        return not self.shares and type(self).trim is Allocator.trim
+
+    @property
     def host_used(self) -> int:
         """Slots of the host pool that hold swapped sequences."""
         return 0

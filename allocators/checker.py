@@ -97,7 +97,7 @@ class Checked(Allocator):
         for seq, stored in zip(seqs, before, strict=True):
             self._require(seq.stored == stored + done, f"extend left {seq.name} with {seq.stored} stored tokens")
             self._require(seq.stored <= seq.room, f"{seq.name} stores {seq.stored} tokens in room for {seq.room}")
-        self.device.skip(seqs if done else ())
+        self.device.skip(seqs, done, done < rounds)
         after = growth.books(books, len(seqs))
         self._require(done < rounds or not after or after[-1] == self.allocator.memory(), "extend told other books")
         self.check()

@@ -127,9 +127,10 @@ class Device:
         self.begun.update((holder, holder.stored) for holder in everybody)
         return lost[0] if lost else None
 
-    def skip(self, holders: Iterable[Holder]) -> None:
-        """Steps of one token each are over but for their last."""
-        self.begun.update((holder, max(self.begun[holder], holder.stored - 1)) for holder in holders)
+    def skip(self, holders: Iterable[Holder], steps: int, refused: bool) -> None:
+        """So many steps of one token each are over, but for the last; that too, if another one was refused."""
+        if steps or refused:
+            self.begun.update((holder, holder.stored - (not refused)) for holder in holders)
 
     def _writes(self, holder: Holder) -> bool:
         """Write what is new of a sequence; a state is written over the last one, which must still be there."""

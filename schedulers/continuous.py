@@ -80,7 +80,7 @@ class Continuous(Scheduler):
             return False
         if not (self.waiting or self.swapped) or len(self.running) >= self.max_num_seqs:
             return True
-        if self.allocator.shares or (self.chunked_prefill and not self.reserve_full_isl):
+        if not self.allocator.refusals_last or (self.chunked_prefill and not self.reserve_full_isl):
             return False
         if batch.preempted:
             return not self.swapped and self.refused_next(batch)

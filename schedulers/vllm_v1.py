@@ -72,7 +72,7 @@ class VllmV1(Scheduler):
             return False
         if not self.waiting or len(self.running) >= self.max_num_seqs:
             return True
-        if self.allocator.shares or not self.reserve_full_isl:
+        if not self.allocator.refusals_last or not self.reserve_full_isl:
             return False
         if batch.preempted:
             return self.refused_next(batch, self._limit())
