@@ -27,7 +27,8 @@ ROOT = Path(__file__).parents[1]
 HERE = ROOT / "harness" / "__pycache__"
 PACKAGES = ("allocators", "schedulers", "harness")  # all that the compiled modules import is looked at
 PARTS = {
-    "allocators": "base block_pool books buddy compaction contiguous forks holes host paged radix radix_tree virtual",
+    "allocators": "base block_pool books buddy compaction contiguous forks holes host layout ledger paged radix radix_tree "
+    "recount virtual",
     "schedulers": "base content continuous group guaranteed_no_evict ideal lengths max_utilization past_future policy "
     "rebuild request reservation static static_bucketed vllm_v1",
     "harness": "ahead clock jump replayer",
