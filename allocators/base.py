@@ -405,6 +405,11 @@ class Allocator(ABC):
         return False
 
     @property
+    def by_slot(self) -> bool:
+        """Whether a sequence lies in the same slots for all layers, whatever they keep of it."""
+        return self._ledger is None
+
+    @property
     def refusals_last(self) -> bool:
         """Whether who is refused room now is refused as long as the others do nothing but decode.
 

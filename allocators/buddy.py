@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 
-from allocators.base import Allocator, Holder
+from allocators.base import Allocator, Growth, Holder
 
 
 class Buddy(Allocator):
@@ -43,6 +44,10 @@ class Buddy(Allocator):
         self._chunks[holder.row] = start, order
         self.set_row(holder, 0, start)
         return 1 << order
+
+    def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
+        """A chunk never grows, so there is nothing but the ledger to keep."""
+        return super().extend(seqs, rounds)
 
     def release(self, holder: Holder) -> None:
         start, order = self._chunks.pop(holder.row)

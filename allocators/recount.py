@@ -25,7 +25,7 @@ class Recount:
 
     def __init__(self, allocator: Allocator) -> None:
         self.allocator = allocator
-        self.by_layer = allocator._ledger is not None  # else each group lies in the same slots
+        self.by_layer = not allocator.by_slot  # else each group lies in the same slots
         self.kept = allocator.kept if self.by_layer else (Kept("slots", 1),)
         sizes = [size for grid in allocator.grids for size in (grid.stride, grid.origin)]
         sizes += [size for kept in self.kept for size in (kept.token_units, kept.state_units)]

@@ -51,6 +51,7 @@ def replay_ahead(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, c
     if not scheduler.ahead:
         raise HarnessError(f"simulation.async_scheduling: {type(scheduler).__name__} can't schedule one step ahead")
     source, allocator = Source(workload), scheduler.allocator
+    recorder.watch(allocator)
     under_way: deque[Step] = deque()
     over = tokens = busy_until = 0
     while True:

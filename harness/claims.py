@@ -12,9 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.build import locate, nearest
 from harness.errors import HarnessError
+from harness.installation import EXPERIMENTS
 from harness.labels import label, parts
-
-EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 
 
 def run_part(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],

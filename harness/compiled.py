@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import re
 import shutil
 import subprocess
@@ -24,13 +25,15 @@ from omegaconf import DictConfig, OmegaConf
 from harness.errors import HarnessError
 
 ROOT = Path(__file__).parents[1]
-HERE = ROOT / "harness" / "__pycache__"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "kvlab"
+# Beside the sources, or in a folder of this installation's own where that can't be written to.
+PLACES = (ROOT / "harness" / "__pycache__", CACHE / hashlib.sha256(bytes(ROOT)).hexdigest()[:8])
 PACKAGES = ("allocators", "schedulers", "harness")  # all that the compiled modules import is looked at
 PARTS = {
-    "allocators": "base block_pool books buddy compaction contiguous forks holes host layout ledger paged radix radix_tree "
-    "recount virtual",
+    "allocators": "base block_pool books buddy compaction contiguous forks holes host layout ledger paged radix "
+    "radix_tree recount virtual",
     "schedulers": "base content continuous group guaranteed_no_evict ideal lengths max_utilization past_future policy "
-    "rebuild request reservation static static_bucketed vllm_v1",
+    "quiet rebuild request reservation static static_bucketed vllm_v1",
     "harness": "ahead clock jump replayer",
     "harness.metrics": "gaps recorder",
     "harness.runner": "base simulated",
@@ -50,8 +53,8 @@ def use() -> None:
     """Let this process import the compiled modules, where they are built and none of them was imported before."""
     if any(name in sys.modules for name in MODULES):
         return
-    folder = folder_of_sources()
-    if folder.exists():
+    folder = built()
+    if folder:
         sys.path.append(str(folder))  # for the library that they share
         for package in PARTS:
             importlib.import_module(package).__path__.insert(0, str(folder / package.replace(".", "/")))
@@ -59,7 +62,7 @@ def use() -> None:
 
 def in_use() -> bool:
     """Whether this process runs the compiled modules."""
-    return any(place.startswith(str(HERE / "compiled-")) for place in sys.path)
+    return any(entry.startswith(str(place / "compiled-")) for entry in sys.path for place in PLACES)
 
 
 def check(cfg: DictConfig, part: Any) -> None:
@@ -78,7 +81,7 @@ def check(cfg: DictConfig, part: Any) -> None:
         raise HarnessError(f"{key}=true: {name} is not compiled; leave {key}=true away")
     if in_use():  # whatever became of the sources since
         return
-    if folder_of_sources().exists():
+    if built():
         raise HarnessError(f"{key}=true: an earlier job of the sweep runs without; set it for all")
     raise HarnessError(
         f"{key}=true: nothing is built from the sources as they are; first run `python -m harness compile`"
@@ -90,30 +93,44 @@ def build() -> Path:
 
     Raises:
         HarnessError: there is no mypy or no C compiler, or one of them failed; the message holds the end of its output.
-            Or nothing can be written beside the sources.
+            Or nothing can be written in any of `PLACES`.
     """
-    folder = folder_of_sources()
-    if folder.exists():
-        return folder
-    try:
-        HERE.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="compiling-", dir=HERE) as work:
-            _compile(Path(work))
-            for old in set(HERE.glob("compiled-*")) - {folder}:
-                shutil.rmtree(old, ignore_errors=True)
-            (Path(work) / "built").rename(folder)  # all of it appears at once
-    except OSError as error:
-        if not folder.exists():  # else another process was sooner
-            raise HarnessError(f"what is compiled can't be kept in {HERE}: {error}") from error
+    refused = []
+    for place in PLACES:
+        folder = built()
+        try:
+            return folder or _build(place)
+        except OSError as error:
+            refused.append(f"{place}: {error}")
+    folder = built()  # another process was sooner, maybe
+    if folder is None:
+        raise HarnessError(f"what is compiled can't be kept in {', nor in '.join(refused)}")
     return folder
 
 
-def folder_of_sources() -> Path:
-    """Where the modules are, or would be, that were built from the sources as they are now, for this Python."""
+def _build(place: Path) -> Path:
+    folder = place / name_of_sources()
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="compiling-", dir=place) as work:
+        _compile(Path(work))
+        for old in set(place.glob("compiled-*")) - {folder}:
+            shutil.rmtree(old, ignore_errors=True)
+        (Path(work) / "built").rename(folder)  # all of it appears at once
+    return folder
+
+
+def built() -> Path | None:
+    """Where the modules are that were built from the sources as they are now; None = nowhere."""
+    name = name_of_sources()
+    return next((place / name for place in PLACES if (place / name).exists()), None)
+
+
+def name_of_sources() -> str:
+    """Of the folder of what is built from the sources as they are now, for this Python."""
     digest = hashlib.sha256(f"{sys.version} {sysconfig.get_platform()}".encode() + Path(__file__).read_bytes())
     for file in FILES:
         digest.update((ROOT / file).read_bytes())
-    return HERE / f"compiled-{digest.hexdigest()[:16]}"
+    return f"compiled-{digest.hexdigest()[:16]}"
 
 
 def _compile(work: Path) -> None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from harness import compiled
+from harness.installation import commit, version
 
 PACKAGES = ("torch", "triton", "transformers", "numba", "numpy", "pandas", "matplotlib", "hydra-core", "nvidia-ml-py")
 
 
 def environment() -> dict[str, Any]:
     """Everything known without importing torch; the device adds its own facts."""
+    head, dirty = commit()
     return {
         "python": sys.version.split()[0],
         "platform": platform.platform(),
@@ -25,7 +26,9 @@ def environment() -> dict[str, Any]:
         "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
         "compiled": compiled.in_use(),
         "packages": {name: _version(name) for name in PACKAGES},
-        **_commit(),
+        "version": version(),
+        "commit": head,
+        "dirty": dirty,
     }
 
 
@@ -42,18 +45,3 @@ def _cpu() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def _commit() -> dict[str, Any]:
-    """Commit and whether the tree had changes; null outside a checkout."""
-    root = Path(__file__).parent
-
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(("git", *arguments), cwd=root, capture_output=True, text=True, timeout=10)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    status = git("status", "--porcelain")
-    return {"commit": git("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}

@@ -9,7 +9,7 @@ with 90 % of the GPU's memory (`headline/`), utilisation, memory and power by NV
 from __future__ import annotations
 
 import argparse
-import json
+import shutil
 import sys
 import time
 import traceback
@@ -19,16 +19,22 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 
-from harness.__main__ import EXPERIMENTS
 from harness.build import build_scheduler
 from harness.environment import environment
+from harness.errors import HarnessError, answer
+from harness.files import write_json
+from harness.folders import Lock, holder, results_in
+from harness.installation import EXPERIMENTS
 from harness.job import run_job
+from harness.signals import exit_code, listen
 
 ROWS = ("vllm", "continuous_contiguous", "static_contiguous", "static_paged")
 FULL = ("model=llama_8b", "device=cuda", "gpu_memory_utilization=0.9", "workload.num_requests=2048",
         "scheduler.max_num_seqs=2048", "scheduler.max_num_batched_tokens=8192")  # fmt: skip
 QUICK = ("kv_slots=1024", "max_model_len=256", "workload.num_requests=16", "workload.fit=scale",
          "scheduler.max_num_seqs=64", "device.threads=1")  # fmt: skip
+CHECK = "check.json"
+OWN = ("answers.csv", "kernels_*.csv", "headline")  # what a check writes beside it
 BIG = ("steps.csv", "workload.jsonl", "requests.csv")  # too large to keep with the code
 
 
@@ -41,9 +47,41 @@ def main() -> None:
         "--seconds", type=float, default=400, help="start no further headline row after so many seconds"
     )
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     check: dict[str, Any] = {"quick": options.quick, "environment": environment(), "parts": {}}
+    listen()
+    try:
+        with take(options.out):
+            ok = _check(options, check, started)
+    except HarnessError as error:
+        answer(error)
+    except KeyboardInterrupt as error:
+        sys.exit(exit_code(error))
+    sys.exit(0 if ok else 1)
+
+
+def take(out: Path) -> Lock:
+    """Take the folder for a new check, which replaces the files of an earlier one and no others.
+
+    Raises:
+        HarnessError: it is in use, or other results lie where the check would write.
+    """
+    lock = Lock.of(out)
+    if lock is None:
+        raise HarnessError(f"{out} is in use by {holder(out)}; choose another folder with --out DIR")
+    earlier = [path for pattern in OWN for path in out.glob(pattern)]
+    if not (out / CHECK).exists() and (found := [path.name for path in earlier] + results_in(out)):
+        lock.release()
+        raise HarnessError(f"{out} holds results that are no check's ({', '.join(found)}); choose another folder with "
+                           "--out DIR")  # fmt: skip
+    write_json(out / CHECK, {})  # whatever happens from here on, the folder is known as a check's
+    for path in earlier:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return lock
+
+
+def _check(options: argparse.Namespace, check: dict[str, Any], started: float) -> bool:
+    """Run all parts, whatever becomes of one of them; whether all are well."""
 
     def part(name: str, work: Callable[[], Any]) -> None:
         begun = time.perf_counter()
@@ -53,8 +91,7 @@ def main() -> None:
             traceback.print_exc()
             check["parts"][name] = {"ok": False, "error": f"{type(error).__name__}: {error}"}
         check["parts"][name]["seconds"] = round(time.perf_counter() - begun, 1)
-        text = json.dumps(check, indent=1, default=str)
-        (options.out / "check.json").write_text(text + "\n")
+        write_json(options.out / CHECK, check)
 
     part("kernels", lambda: _kernels(options.out, options.quick))
     part("answers", lambda: _answers(options.out, options.quick))
@@ -62,7 +99,7 @@ def main() -> None:
     for name, found in check["parts"].items():
         print(f"{name}: {'ok' if found['ok'] else found['error']} in {found['seconds']} s")
     print(f"written to {options.out} in {time.perf_counter() - started:.0f} s")
-    sys.exit(0 if all(found["ok"] for found in check["parts"].values()) else 1)
+    return all(found["ok"] for found in check["parts"].values())
 
 
 def _kernels(out: Path, quick: bool) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from harness.ahead import replay_ahead
@@ -18,6 +20,7 @@ from harness.build import build_scheduler, locate, settle_lanes
 from harness.clock import CLOCKS, Clock
 from harness.environment import environment
 from harness.errors import HarnessError
+from harness.files import write_json, write_text
 from harness.labels import label, parts
 from harness.metrics.memory_map import MappedRecorder
 from harness.metrics.recorder import Recorder
@@ -35,6 +38,7 @@ from harness.runner.latency.choose import (
 from harness.runner.nvml import NvmlSampler
 from harness.runner.simulated import SimulatedModelRunner
 from harness.workload import Workload, build_workload, export
+from harness.workload.errors import WorkloadError
 from schedulers.base import Scheduler
 from schedulers.request import Request
 
@@ -43,10 +47,11 @@ Progress = Callable[[int, int], None]
 
 def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
             progress: Callable[[int], Progress] | None = None) -> dict[str, Any]:  # fmt: skip
-    """Run one job (the function that `cfg.task` names) and write its folder: config, environment, summary, tables.
+    """Run one job (the function that `cfg.task` names) and write its folder: config, environment, tables, summary.
 
     A failure is written down as well (`status`, `error`, `traceback.txt`) and returned, not raised; only an interrupt
-    passes on, after what there is has been written.
+    passes on, after what there is has been written. The summary comes last and at once: a folder without one, or with
+    one that does not say "finished", is none of a finished job.
 
     Args:
         cfg: the whole configuration.
@@ -54,25 +59,39 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
         overrides: what was set on the command line, for the record.
         progress: called with the number of requests; gives what is called with (requests over, tokens) at each step.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
     row: dict[str, Any] = {"system": label(cfg), **parts(cfg), "status": "finished", "error": None}
     row |= {"overrides": list(overrides), "repeat": cfg.repeat, "seed": cfg.seed, "workload": cfg.workload.name}
     facts = environment()
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("summary.json", "traceback.txt"):  # of an earlier run: they must not lie beside this one's tables
+            (folder / name).unlink(missing_ok=True)
+        write_text(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
         task = locate(cfg.task, "task")
         row |= task(cfg, folder, {o.partition("=")[0].lstrip("+~") for o in overrides}, facts, progress)
     except BaseException as error:
         row["status"] = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         row["error"] = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
         if row["status"] == "failed":
-            (folder / "traceback.txt").write_text(traceback.format_exc())
+            _leave(folder / "traceback.txt", traceback.format_exc())
         if not isinstance(error, Exception):
             raise
     finally:
-        _write_json(folder / "environment.json", facts)
-        _write_json(folder / "summary.json", row)
+        _leave(folder / "environment.json", facts)
+        if problem := _leave(folder / "summary.json", row):
+            print(f"summary.json can't be written ({problem}); it would say\n{json.dumps(row, default=str)}",
+                  file=sys.stderr)  # fmt: skip
+            row |= {"status": "failed", "error": row["error"] or str(problem)}
     return row
+
+
+def _leave(path: Path, content: str | dict[str, Any]) -> OSError | None:
+    """Write a last file if that is possible; why not, if it is not."""
+    try:
+        write_text(path, content) if isinstance(content, str) else write_json(path, content)
+    except OSError as error:
+        return error
+    return None
 
 
 def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
@@ -113,22 +132,18 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         facts |= device.facts | warm_up(runner, cfg)
     facts["setup_s"] = time.perf_counter() - started
     play = replay_ahead if cfg.simulation.async_scheduling else replay
-    recorder = Recorder(folder / "steps.csv", keep=False, layered=scheduler.allocator)
-    if cfg.memory_map:
-        recorder = MappedRecorder(scheduler.allocator, folder / "steps.csv", keep=False, layered=scheduler.allocator)
+    recorder = Recorder(folder / "steps.csv", keep=False)
+    if cfg.memory_map and scheduler.allocator.by_slot:  # where layers lie apart there is no one picture
+        every = cfg.memory_map is True
+        recorder = MappedRecorder(scheduler.allocator, folder / "steps.csv", keep=False, every_step=every)
     card = NvmlSampler() if facts["device"] not in ("cpu", "simulated") else None
     try:
         clock, on_progress = _clock(cfg), progress(len(workload.requests)) if progress else None
         with card or nullcontext(), _rare_collections():
             play(workload, scheduler, runner, clock, recorder, on_progress)
     finally:
-        export((r for r in workload.requests if r.arrival_ns >= 0), folder / "workload.jsonl")
-        table = request_table(recorder, _given_up(workload.requests))
-        write_requests(table, folder / "requests.csv")
-        recorder.steps.flush()
-        if isinstance(recorder, MappedRecorder):
-            recorder.write(folder)
-    row = _facts(cfg, capacity, scheduler, workload, facts)
+        table, lost = _write_tables(recorder, workload, folder)
+    row = lost | _facts(cfg, capacity, scheduler, workload, facts)
     row |= summarize(recorder, table, capacity)
     prefix = scheduler.prefix
     shares = scheduler.allocator.shares
@@ -151,6 +166,35 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         name = cfg.allocator._target_
         row["warnings"].append(f"{name} was not checked: a fault in it may look like a gain; run once with debug=true")
     return row
+
+
+def _write_tables(recorder: Recorder, workload: Workload, folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Each table that can be written is, whatever becomes of the others.
+
+    Returns:
+        The request table; what the summary says when one is not whole.
+    """
+    lost: list[str] = []
+    with _noted(lost):
+        export((r for r in workload.requests if r.arrival_ns >= 0), folder / "workload.jsonl")
+    table = request_table(recorder, _given_up(workload.requests))
+    with _noted(lost):
+        write_requests(table, folder / "requests.csv")
+    recorder.steps.flush()
+    if recorder.steps.error:
+        lost.append(str(recorder.steps.error))
+    if isinstance(recorder, MappedRecorder):
+        with _noted(lost):
+            recorder.write(folder)
+    return table, {"status": "failed", "error": "; ".join(lost)} if lost else {}
+
+
+@contextmanager
+def _noted(lost: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, WorkloadError) as error:
+        lost.append(str(error))
 
 
 @contextmanager
@@ -207,7 +251,3 @@ def _clock(cfg: DictConfig) -> Clock:
     if (name == "virtual") != (cfg.device.kind == "simulated"):
         raise HarnessError(f"clock={name} does not go with device.kind={cfg.device.kind}")
     return CLOCKS[name]()
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=1, allow_nan=False, default=str) + "\n")

@@ -6,8 +6,10 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import NamedTuple
 
+from allocators.checker import Checked
 from harness.runner.base import Runner
 from schedulers.base import Scheduler
+from schedulers.quiet import vouched
 from schedulers.request import Batch
 
 
@@ -29,24 +31,35 @@ NO_JUMP = Jump([], [], -1)
 
 
 def can_jump(scheduler: Scheduler, runner: Runner) -> bool:
-    """Whether steps can be foretold: by the runner, and by a scheduler whose `steady` knows its own `schedule`."""
-    classes = type(scheduler).__mro__
-    told, made = (next(c for c in classes if name in vars(c)) for name in ("steady", "schedule"))
-    return issubclass(told, made) and getattr(runner, "further_ns", None) is not None
+    """Whether steps can be foretold by all who have a part in them, each of whom knows all that it does in a step."""
+    allocator: object = scheduler.allocator
+    if isinstance(allocator, Checked):
+        allocator = allocator.allocator
+    foretold = vouched(runner, "further_ns") and runner.foretells  # type: ignore[attr-defined]
+    return bool(foretold) and vouched(scheduler, "quiet") and vouched(allocator, "extend")
 
 
-def jump(scheduler: Scheduler, runner: Runner, batch: Batch, ready: int, due: int | None) -> Jump:
+def jump(scheduler: Scheduler, runner: Runner, batch: Batch, ready: int, arrival: int | None) -> Jump:
     """Carry out the steps after `batch` (not completed yet, ready at `ready`) that only decode its sequences.
 
     They end before the first that is refused room, or has something to move, with the first in which a sequence
-    finishes, and with the first that ends at `due` or later: where something happens, the next step is scheduled as
-    usual.
+    finishes, and with the first that ends when something else may happen, or later: the scheduler wants to be woken, it
+    said so (`Scheduler.quiet`), or a request arrives that matters to it. Then the next step is scheduled as usual.
 
     Args:
-        due: when (ns) the next request arrives or the scheduler wants to be woken; None = never.
+        arrival: when (ns) the next request arrives; None = never.
     """
-    matters = due is not None and (scheduler.arrivals_matter or scheduler.lengths.learns)
-    if (matters and due <= ready) or not scheduler.steady(batch):  # type: ignore[operator]
+    due = scheduler.wake_at()
+    if due is not None and due <= ready:
+        return NO_JUMP
+    quiet = scheduler.quiet(batch)
+    if quiet is None:
+        return NO_JUMP
+    if quiet.until is not None and (due is None or quiet.until < due):
+        due = quiet.until
+    if arrival is not None and quiet.arrivals and (due is None or arrival < due):
+        due = arrival
+    if due is not None and due <= ready:
         return NO_JUMP
     rounds = batch.seqs[0].end_tokens
     for seq in batch.seqs:  # quicker than `min`
@@ -56,11 +69,11 @@ def jump(scheduler: Scheduler, runner: Runner, batch: Batch, ready: int, due: in
     if rounds < 1:
         return NO_JUMP
     ns = runner.further_ns(batch, rounds)  # type: ignore[attr-defined]
-    if matters and ready + sum(ns) > due:
+    if due is not None and ready + sum(ns) > due:
         ends = list(accumulate(ns, initial=ready))
         ns = ns[: bisect_left(ends, due)]
     rounds, shifts = scheduler.allocator.extend(batch.seqs, len(ns))
     if not rounds:
         return NO_JUMP
-    refused = batch.blocked_next or batch.blocked
+    refused = quiet.blocked
     return Jump(ns[:rounds], shifts, scheduler.allocator.asked(refused) if refused else -1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
@@ -26,10 +27,10 @@ def explained(experiments: Path) -> Iterator[None]:
     except MissingConfigException as error:
         raise HarnessError(_missing(error, experiments)) from error
     except OverrideParseException as error:
-        raise HarnessError(f"{error.override!r} is no override: write key=value, as in seed=1") from error
+        raise HarnessError(_no_override(str(error.override), experiments)) from error
     except (ConfigCompositionException, OmegaConfBaseException, HydraException) as error:
-        if _interrupted(error):
-            raise KeyboardInterrupt from error
+        if interrupt := _interrupt(error):
+            raise interrupt from error
         raise HarnessError(_composition(error, experiments)) from error
     except PermissionError as error:
         raise HarnessError(f"no permission to write {error.filename}; choose another folder with hydra.run.dir=DIR "
@@ -38,11 +39,25 @@ def explained(experiments: Path) -> Iterator[None]:
         raise HarnessError(f"{error.strerror or error}: {error.filename or 'results'}") from error
 
 
-def _interrupted(error: BaseException | None) -> bool:
-    """Whether it came of an interrupt, which OmegaConf may turn into an error of its own."""
+def _interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The interrupt it came of, which OmegaConf may turn into an error of its own."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
-    return error is not None
+    return error
+
+
+def _no_override(word: str, experiments: Path) -> str:
+    """What a word without `=` was meant to be: a choice of some group, or a command."""
+    from harness.__main__ import COMMANDS
+    from harness.build import nearest
+
+    files = sorted(experiments.glob("*/*.yaml"), key=lambda path: path.parent.name == "experiment")  # which win
+    choices = {path.stem: f"{path.parent.name}={path.stem}" for path in files}
+    close = get_close_matches(word, [*choices, *COMMANDS], 1, 0.7)
+    if close:
+        meant = choices.get(close[0], close[0])
+        return f"{word!r} is no override; did you mean: python -m harness {meant}"
+    return f"{word!r} is no override: write key=value, as in seed=1{nearest(word, COMMANDS)}; see --help and list"
 
 
 def _missing(error: MissingConfigException, experiments: Path) -> str:

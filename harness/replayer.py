@@ -16,7 +16,7 @@ from harness.runner.base import Runner
 from schedulers.base import Scheduler
 from schedulers.request import Batch, Request
 
-STEPS_WITHOUT_NEW_GROUND = 100_000
+STEPS_WITHOUT_NEW_GROUND = WAKE_UPS_IN_VAIN = 100_000
 
 
 class StalledError(HarnessError):
@@ -73,14 +73,15 @@ def replay(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, clock: 
     """
     source = Source(workload)
     allocator = scheduler.allocator
+    recorder.watch(allocator)
     jumping = can_jump(scheduler, runner)
-    over = tokens = barren = 0
+    over = tokens = barren = idle = 0
     last, begun = NO_JUMP, 0  # the last jump, and when it began
     while True:
         for request in source.due(clock.now):
             ended = _end_of_step(last, begun, request.arrival_ns)
             when = clock.now if ended is None else ended
-            rejection = scheduler.add(request)
+            rejection, idle = scheduler.add(request), 0
             recorder.arrived(request, when, rejection)
             if rejection:
                 over += 1
@@ -91,25 +92,27 @@ def replay(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, clock: 
         queued = scheduler.num_requests
         if source.injected != over + queued:
             raise StalledError(f"{source.injected} requests arrived, {over} are over and {queued} are queued")
-        due = next_event(source, scheduler, start)
         if not batch.seqs:
+            if not queued and not source.pending:
+                return  # whenever the scheduler would be woken next
+            due, idle = next_event(source, scheduler, start), idle + 1
             if due is None:
-                if queued or source.pending:
-                    raise StalledError(stalled(scheduler, source))
-                return
+                raise StalledError(stalled(scheduler, source))
+            if idle > WAKE_UPS_IN_VAIN:
+                raise StalledError(f"{idle} times the scheduler was woken in vain. {stalled(scheduler, source)}")
             clock.wait_until(due)
             last = NO_JUMP
             recorder.idle(start, clock.now, scheduler.num_waiting, allocator.memory(batch.blocked))
             continue
         recorder.scheduled(batch, start, scheduler.num_waiting, allocator.memory(batch.blocked))
-        barren = 0 if _new_ground(batch) else barren + 1
+        barren, idle = 0 if _new_ground(batch) else barren + 1, 0
         if barren > STEPS_WITHOUT_NEW_GROUND:
             raise StalledError(f"{barren} steps only repeated old work. {stalled(scheduler, source)}")
         mark = clock.tick()
         result = runner.execute(batch)
         execute_ns = clock.charge(mark, result.ns)
         ready, mark = clock.now, clock.tick()
-        further = jump(scheduler, runner, batch, ready, due) if jumping else NO_JUMP
+        further = jump(scheduler, runner, batch, ready, source.next_at()) if jumping else NO_JUMP
         produced, finished = scheduler.complete(batch, result.tokens, result.branches)
         complete_ns = clock.charge(mark)
         recorder.completed(batch, produced, finished, ready, (schedule_ns, execute_ns, complete_ns), further)
@@ -141,7 +144,7 @@ def _end_of_step(last: Jump, begun: int, arrival: int) -> int | None:
 def next_event(source: Source, scheduler: Scheduler, now: int) -> int | None:
     """When (ns) a request arrives or the scheduler wants to be woken; None = never."""
     arrival, wake = source.next_at(), scheduler.wake_at()
-    if wake is None or wake <= now:  # an earlier one has just passed without effect
+    if wake is None or wake <= now or not scheduler.num_requests:  # the last one is past, or can't have any effect
         return arrival
     return wake if arrival is None else min(arrival, wake)
 

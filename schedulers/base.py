@@ -20,6 +20,7 @@ from allocators.base import Allocator, Ask
 from schedulers.group import Branch, Group
 from schedulers.lengths import predictor
 from schedulers.policy import ORDERS
+from schedulers.quiet import Quiet, refuse_renamed
 from schedulers.request import Batch, Rejection, Request, Sequence
 from schedulers.reservation import Reservation, on_demand
 
@@ -84,6 +85,7 @@ class Scheduler(ABC):
                  max_num_batched_tokens: int = 2560, chunked_prefill: bool = False,
                  watermark: float = 0.01, policy: str = "fcfs", length_predictor: str = "oracle",
                  seed: int = 0) -> None:  # fmt: skip
+        refuse_renamed(type(self))
         for key, value in (("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", max_num_batched_tokens)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"scheduler.{key} must be a whole number of at least 1, got {value!r}")
@@ -177,21 +179,21 @@ class Scheduler(ABC):
             self._recount()
         return produced + told if told else produced, finished
 
-    def steady(self, batch: Batch) -> bool:
-        """Whether `schedule` would go on with the next token of each sequence of `batch`, in the same order and nothing
-        else, until one finishes, a request arrives (if `arrivals_matter`) or one is refused room. False is always
-        right, and slow in simulation. Where the queue's head is another one by then (somebody was preempted), what it
-        will be refused is noted in `batch.blocked_next`.
-        """
-        return False
-
-    @property
-    def arrivals_matter(self) -> bool:
-        """Whether a request that arrives now could change the next batch. True is always right, and slower."""
-        return True
-
     def wake_at(self) -> int | None:
-        """When (ns) the scheduler would act although nothing arrives or finishes; None = never."""
+        """When (ns) the scheduler would act although nothing arrives or finishes; None = never.
+
+        Asked after each `schedule`. The first step that begins then or later is scheduled as usual, and so is one in
+        between where something happens sooner. What is past, or said while no request is there, has no effect.
+        """
+        return None
+
+    def quiet(self, batch: Batch) -> Quiet | None:
+        """Whether `schedule` would go on with the next token of each sequence of `batch`, in the same order, and do
+        nothing else, and what bounds that. None, as here, is always right, and slow in simulation.
+
+        Asked after `schedule` and before `complete`; it changes nothing. It is asked only if no class below the one
+        that defines it replaces anything of that class (see `schedulers.quiet.vouched`).
+        """
         return None
 
     # ---- for subclasses --------------------------------------------------------------------------------------------
@@ -316,21 +318,24 @@ class Scheduler(ABC):
             hit=hit,
         )
 
-    def refused_next(self, batch: Batch, limit: int = 0) -> bool:
-        """Whether the queue's head, another one since somebody was preempted, is sure to be refused in the next steps.
+    def newcomers_matter(self) -> bool:
+        """Whether one that arrives now could join the next batch, or be expected to be of another length than later."""
+        if self.lengths.learns:
+            return True
+        return len(self.running) < self.max_num_seqs and not (self.waiting and self.policy == "fcfs")
 
-        As long as they only repeat this one: what is free does not grow meanwhile. Notes in `batch` what it asks for.
+    def refusal_ahead(self, limit: int = 0) -> Ask | None:
+        """What the queue's head, another one since somebody was preempted, is sure to be refused in the next steps.
+
+        As long as they only repeat this one: what is free does not grow meanwhile. None = it may be admitted.
         """
         seq, budget = self.waiting[0], self.max_num_batched_tokens - len(self.running)
         if seq.group is not None or self._to_come or budget <= 0 or self.policy == "longest_prefix":
-            return False
+            return None
         if type(self).lacking is not Scheduler.lacking:  # what the head lacks may be another count in each step
-            return False
+            return None
         ask = self._ask(seq, seq.num_tokens, budget, limit)
-        if ask is None or not self.allocator.lacks(ask):
-            return False
-        batch.blocked_next = ask
-        return True
+        return ask if ask is not None and self.allocator.lacks(ask) else None
 
     def _ask_for_group(self, group: Group, ask: Ask) -> list[Sequence]:
         """Who is admitted with its leader: nobody where forks share its slots, else all, with room for their tokens.
@@ -424,10 +429,13 @@ class Scheduler(ABC):
         batch.committed = len(batch.seqs)
 
     def close(self, batch: Batch) -> Batch:
-        """Commit what was scheduled and collect the moves it needs."""
+        """Commit what was scheduled and collect the moves it needs; nobody makes those of an empty batch, so they wait
+        for the next one.
+        """
         self.commit(batch)
-        batch.moves, batch.saved = self.allocator.take_moves(), self.allocator.saved_slots
-        batch.delay_ns = self.allocator.take_delay()
+        if batch.seqs:
+            batch.moves, batch.delay_ns = self.allocator.take_moves(), self.allocator.take_delay()
+        batch.saved = self.allocator.saved_slots
         batch.grouped = self._siblings > 0 or self.unforked > 0
         return batch
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from allocators.base import Ask
 from schedulers.base import Scheduler, decodes_next
+from schedulers.quiet import Quiet
 from schedulers.request import Batch, Sequence
 
 
@@ -62,30 +63,28 @@ class Continuous(Scheduler):
         else:
             super().preempt(seq, batch)
 
-    @property
-    def arrivals_matter(self) -> bool:
-        """A full batch takes nobody in, and first come, first served: nobody overtakes a head that was refused."""
-        if self.swapped:
-            return False
-        return len(self.running) < self.max_num_seqs and not (self.waiting and self.policy == "fcfs")
-
-    def steady(self, batch: Batch) -> bool:
+    def quiet(self, batch: Batch) -> Quiet | None:
         """All that runs is in the batch, and who waits was refused memory, or a place, and will be while both fill up.
 
         Not so where a head waits for a prefix that others compute, or asks for more when there is more budget.
         """
         if self.branching or len(batch.seqs) < len(self.running):
-            return False
+            return None
         if (self.chunked_prefill or self._siblings) and not decodes_next(batch):  # a group's answers come in pieces too
-            return False
-        if not (self.waiting or self.swapped) or len(self.running) >= self.max_num_seqs:
-            return True
-        if not self.allocator.refusals_last or (self.chunked_prefill and not self.reserve_full_isl):
-            return False
-        if batch.preempted:
-            return not self.swapped and self.refused_next(batch)
-        same_budget = batch.num_tokens == len(batch.seqs) and not self.prefill_first
-        return batch.blocked is not None or same_budget
+            return None
+        refused = batch.blocked
+        if (self.waiting or self.swapped) and len(self.running) < self.max_num_seqs:
+            if not self.allocator.refusals_last or (self.chunked_prefill and not self.reserve_full_isl):
+                return None
+            if batch.preempted:
+                refused = None if self.swapped else self.refusal_ahead()
+            if refused is None and (batch.preempted or self.prefill_first or batch.num_tokens > len(batch.seqs)):
+                return None
+        return Quiet(None, self.newcomers_matter(), refused)
+
+    def newcomers_matter(self) -> bool:
+        """While anybody is on the host, nobody is admitted."""
+        return self.lengths.learns if self.swapped else super().newcomers_matter()
 
     def _run(self, batch: Batch, budget: int) -> int:
         """Give every running sequence its next tokens, preempting from the end when the pool is full."""

@@ -11,7 +11,8 @@ from bisect import bisect_left
 from typing import Any
 
 from schedulers.continuous import Continuous
-from schedulers.request import Sequence
+from schedulers.quiet import Quiet
+from schedulers.request import Batch, Sequence
 from schedulers.reservation import RESERVATIONS, on_demand
 
 
@@ -49,6 +50,10 @@ class GuaranteedNoEvict(Continuous):
         promised += sum(self.worst(lane) for leader in to_fork for lane in leader.members if lane.row < 0)
         shared = self.allocator.lookup(seq, seq.num_tokens - 1).held
         return max(promised + self.worst(seq) * len(seq.members) - shared - self.allocator.free_slots, 0)
+
+    def quiet(self, batch: Batch) -> Quiet | None:
+        """As `Continuous`: what is promised and not held yet shrinks with what is free, so a head lacks as much."""
+        return super().quiet(batch)
 
     def worst(self, seq: Sequence) -> int:
         """Slots that `seq` holds if it gets as long as it may."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from schedulers.continuous import Continuous
+from schedulers.quiet import Quiet
 from schedulers.request import Batch, Sequence
 
 
@@ -76,6 +77,7 @@ class Ideal(Continuous):
                 pinned.append((0, end - 1 - common))
         return peak(moving, self.unit) + peak(pinned, self.unit)
 
-    def steady(self, batch: Batch) -> bool:
+    def quiet(self, batch: Batch) -> Quiet | None:
         """A head that was refused may fit a step later, though nobody has finished."""
-        return (not self.waiting or len(self.running) >= self.max_num_seqs) and super().steady(batch)
+        asked_again = self.waiting and len(self.running) < self.max_num_seqs
+        return None if asked_again else super().quiet(batch)

@@ -10,6 +10,7 @@ from typing import Any
 
 from schedulers.continuous import Continuous
 from schedulers.policy import ORDERS, Order
+from schedulers.quiet import Quiet
 from schedulers.request import Batch
 
 
@@ -38,14 +39,13 @@ class MaxUtilization(Continuous):
         order = ORDERS[self.policy]
         return super().schedule(now) if order is None else self.close(self._pass(order))
 
-    @property
-    def arrivals_matter(self) -> bool:
-        """With an order, a newcomer may pause one that runs."""
-        return ORDERS[self.policy] is not None or super().arrivals_matter
-
-    def steady(self, batch: Batch) -> bool:
+    def quiet(self, batch: Batch) -> Quiet | None:
         """With an order, who was paused may pause others in the next step."""
-        return not (batch.preempted and ORDERS[self.policy] is not None) and super().steady(batch)
+        return None if batch.preempted and ORDERS[self.policy] is not None else super().quiet(batch)
+
+    def newcomers_matter(self) -> bool:
+        """With an order, a newcomer may pause one that runs."""
+        return ORDERS[self.policy] is not None or super().newcomers_matter()
 
     def _pass(self, order: Order) -> Batch:
         """Give all sequences in their order, running or waiting, their next tokens while slots and tokens last."""

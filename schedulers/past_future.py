@@ -10,6 +10,7 @@ import numpy as np
 from schedulers.base import Branches
 from schedulers.ideal import Ideal
 from schedulers.lengths import Oracle, Window
+from schedulers.quiet import Quiet
 from schedulers.request import Batch, Sequence
 
 
@@ -66,6 +67,10 @@ class PastFuture(Ideal):
             for seq in finished:
                 self.window.observe(seq.num_tokens - seq.request.prompt_len)
         return produced, finished
+
+    def quiet(self, batch: Batch) -> Quiet | None:
+        """As `Ideal`: futures are drawn where somebody is admitted, and answers remembered where they end."""
+        return super().quiet(batch)
 
     def _most(self, seq: Sequence) -> int:
         """The longest that an answer may get, as its client or the model caps it."""

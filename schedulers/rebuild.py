@@ -7,6 +7,7 @@ from typing import Any
 
 from allocators.base import Ask
 from schedulers.continuous import Continuous
+from schedulers.quiet import Quiet
 from schedulers.request import Batch, Sequence
 
 
@@ -33,9 +34,9 @@ class Rebuild(Continuous):
         self._due = refused and self._may_help and len(self.running) > 0
         return batch
 
-    def steady(self, batch: Batch) -> bool:
+    def quiet(self, batch: Batch) -> Quiet | None:
         """Not before a rebuild, which a head that is refused brings about."""
-        return not (self._due or batch.preempted) and super().steady(batch)
+        return None if self._due or batch.preempted else super().quiet(batch)
 
     def finish(self, finished: Items[Sequence]) -> None:
         super().finish(finished)

@@ -188,8 +188,7 @@ class Batch:
         idle: finished lanes of a static batch that are computed for nothing (they neither write nor grow).
         admitted, preempted: sequences that joined or lost their memory in this step.
         blocked: what the queue's head was refused for lack of memory, None when nothing was.
-        blocked_next: what it will be refused in the steps that only repeat this one, see `Scheduler.steady`.
-        moves: copies to run before the step's attention.
+        moves: copies to run before the step's attention; none of an empty batch, which nobody runs.
         delay_ns: how long a simulated step waits for the allocator (`Allocator.take_delay`).
         saved: slots that sequences would hold besides in this step if they shared none.
         grouped: whether sequences of groups may be among them.
@@ -203,7 +202,6 @@ class Batch:
         self.admitted: list[Sequence] = []
         self.preempted: list[Sequence] = []
         self.blocked: Ask | None = None
-        self.blocked_next: Ask | None = None
         self.moves: list[Move] = []
         self.delay_ns = self.saved = self.committed = 0
         self.grouped = True

@@ -7,6 +7,7 @@ from typing import Any
 
 from allocators.base import AllocatorError
 from schedulers.base import Scheduler, decodes_next
+from schedulers.quiet import Quiet
 from schedulers.request import Batch, Sequence
 
 
@@ -46,15 +47,13 @@ class Static(Scheduler):
     def wake_at(self) -> int | None:
         return self._wake
 
-    @property
-    def arrivals_matter(self) -> bool:
-        """Nobody joins a running batch."""
-        return not self.running
-
-    def steady(self, batch: Batch) -> bool:
-        """All lanes that live are in the batch, and it did not try to form a new one."""
-        same = len(batch.seqs) == len(self.running) and not (batch.preempted or batch.blocked or self.branching)
-        return same and len(batch.idle) == len(self.held) * self.compute_finished and decodes_next(batch)
+    def quiet(self, batch: Batch) -> Quiet | None:
+        """All lanes that live are in the batch, which nobody joins, and it did not try to form a new one."""
+        if len(batch.seqs) < len(self.running) or batch.preempted or batch.blocked or self.branching:
+            return None
+        if len(batch.idle) < len(self.held) * self.compute_finished or not decodes_next(batch):
+            return None
+        return Quiet(arrivals=self.lengths.learns)
 
     def finish(self, finished: Items[Sequence]) -> None:
         """Hold finished lanes until all are; then the batch is over."""

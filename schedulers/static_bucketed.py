@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import Any
 
+from schedulers.quiet import Quiet
 from schedulers.request import Batch, Sequence
 from schedulers.static import Static
 
@@ -34,6 +35,10 @@ class StaticBucketed(Static):
     def bucket(self, seq: Sequence) -> int:
         """The power of two below which its length lies."""
         return self._length(seq).bit_length()
+
+    def quiet(self, batch: Batch) -> Quiet | None:
+        """As `Static`: which bucket is next is no matter while a batch runs."""
+        return super().quiet(batch)
 
     def _may_start(self, now: int) -> bool:
         self._wake = self._next = None

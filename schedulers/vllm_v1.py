@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from schedulers.base import Scheduler, decodes_next
 from schedulers.policy import by_priority
+from schedulers.quiet import Quiet
 from schedulers.request import Batch, Request, Sequence
 
 VERSIONS = ("0.33", "0.19")
@@ -58,25 +59,22 @@ class VllmV1(Scheduler):
             self._admit(batch, budget, limit)
         return self.close(batch)
 
-    @property
-    def arrivals_matter(self) -> bool:
-        """A full batch takes nobody in, and with `fcfs` nobody overtakes a head that was refused."""
-        return len(self.running) < self.max_num_seqs and not (self.waiting and self.policy == "fcfs")
-
-    def steady(self, batch: Batch) -> bool:
+    def quiet(self, batch: Batch) -> Quiet | None:
         """All that runs decodes, and who waits was refused memory or a place and will be while both fill up.
 
         Not so where a head waits for a prefix that others compute, or asks for more when there is more budget.
         """
         if len(batch.seqs) < len(self.running) or not decodes_next(batch):
-            return False
-        if not self.waiting or len(self.running) >= self.max_num_seqs:
-            return True
-        if not self.allocator.refusals_last or not self.reserve_full_isl:
-            return False
-        if batch.preempted:
-            return self.refused_next(batch, self._limit())
-        return batch.blocked is not None or batch.num_tokens == len(batch.seqs)
+            return None
+        refused = batch.blocked
+        if self.waiting and len(self.running) < self.max_num_seqs:
+            if not self.allocator.refusals_last or not self.reserve_full_isl:
+                return None
+            if batch.preempted:
+                refused = self.refusal_ahead(self._limit())
+            if refused is None and (batch.preempted or batch.num_tokens > len(batch.seqs)):
+                return None
+        return Quiet(None, self.newcomers_matter(), refused)
 
     def end_of(self, request: Request) -> int:
         return min(super().end_of(request), self.max_model_len)

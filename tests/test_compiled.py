@@ -63,7 +63,7 @@ def harness(sources: Path, folder: Path, *arguments: str, **environment: str) ->
 
 def results(folder: Path) -> list[bytes]:
     """What every job found out."""
-    names = ("requests.csv", "steps.csv", "moves.csv", "memory_map.csv")
+    names = ("requests.csv", "steps.csv", "moves.csv", "events.csv", "memory_map.parquet")
     found = [path.read_bytes() for name in names for path in sorted(folder.rglob(name))]
     assert found
     return found
@@ -145,7 +145,7 @@ def test_where_nothing_is_built_it_says_so(copy, tmp_path):
 
 def test_what_was_built_from_other_sources_is_not_used(copy):
     """A line more in one of them, or in what adapts them, and it is another folder."""
-    ask = "from harness import compiled; print(compiled.folder_of_sources().name)"
+    ask = "from harness import compiled; print(compiled.name_of_sources())"
 
     def folder() -> str:
         command = (sys.executable, "-c", ask)
@@ -184,7 +184,7 @@ def test_classes_are_adapted():
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    monkeypatch.setattr(compiled, "HERE", tmp_path / "__pycache__")
+    monkeypatch.setattr(compiled, "PLACES", (tmp_path / "__pycache__", tmp_path / "cache" / "kvlab"))
     return tmp_path / "__pycache__"
 
 
@@ -194,7 +194,7 @@ def names(place: Path) -> list[str]:
 
 def test_what_is_compiled_appears_at_once_and_once(place, monkeypatch):
     """Only when all is done, instead of what was built before; nothing is left of a build that failed."""
-    built = compiled.folder_of_sources().name
+    built = compiled.name_of_sources()
 
     def compile_(work: Path) -> None:
         assert names(place) == ["compiled-old", work.name]
@@ -221,14 +221,24 @@ def test_what_is_compiled_appears_at_once_and_once(place, monkeypatch):
 def test_what_another_process_compiled_meanwhile_is_used(place, monkeypatch):
     def compile_(work: Path) -> None:
         (work / "built").mkdir()
-        (compiled.folder_of_sources() / "theirs").mkdir(parents=True)
+        (place / compiled.name_of_sources() / "theirs").mkdir(parents=True)
 
     monkeypatch.setattr(compiled, "_compile", compile_)
     assert names(compiled.build()) == ["theirs"]
-    assert names(place) == [compiled.folder_of_sources().name]
+    assert names(place) == [compiled.name_of_sources()]
 
 
-def test_a_place_where_nothing_can_be_written_is_named(place):
+def test_where_the_sources_cannot_be_written_to_it_is_kept_in_the_users_cache(place, monkeypatch):
     place.write_text("")
-    with pytest.raises(HarnessError, match=r"can't be kept in .*__pycache__"):
+    monkeypatch.setattr(compiled, "_compile", lambda work: (work / "built").mkdir())
+    assert compiled.built() is None
+    folder = compiled.build()
+    assert folder == place.parent / "cache" / "kvlab" / compiled.name_of_sources()
+    assert compiled.built() == compiled.build() == folder
+
+
+def test_places_where_nothing_can_be_written_are_named(place):
+    place.write_text("")
+    (place.parent / "cache").write_text("")
+    with pytest.raises(HarnessError, match=r"can't be kept in .*__pycache__.*, nor in .*cache/kvlab"):
         compiled.build()

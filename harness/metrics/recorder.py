@@ -50,16 +50,14 @@ class Recorder:
     Args:
         steps_path: where `steps.csv` is written while the replay runs; None keeps sums only.
         keep: keep the finished sequences too (`sequences`), for those who want their tokens.
-        layered: an allocator whose layers keep different tokens, for what its books say besides; None = there is none.
 
     Attributes:
         sequences: by request id, those that were scheduled and are not over (with `keep`: all).
         rejections: by request id, why.
     """
 
-    def __init__(self, steps_path: Path | None = None, keep: bool = True, layered: Allocator | None = None) -> None:
-        self.layered = layered if layered is not None and layered.more_columns else None
-        self.steps = StepLog(steps_path, self.layered.more_columns if self.layered else ())
+    def __init__(self, steps_path: Path | None = None, keep: bool = True) -> None:
+        self.steps = StepLog(steps_path)
         self.gaps = Gaps()
         self.sequences: dict[int, Sequence] = {}
         self.rejections: dict[int, str] = {}
@@ -67,8 +65,15 @@ class Recorder:
         self._delivered = array("q")  # id and time, one after the other
         self._over = array("q")  # the fields of `Fate`, one after the other
         self._rows: deque[tuple[int, ...]] = deque()  # of the steps that were scheduled and are not completed
-        self._more: deque[list[int]] = deque()  # what the books say of them besides
+        self._layered: Allocator | None = None  # its layers keep different tokens, so its books say more
+        self._more: deque[list[int]] = deque()  # what they say of those steps
         self._last_ready = -2  # when the step before ended; -1 is a sequence that has no token yet
+
+    def watch(self, allocator: Allocator) -> None:
+        """The books of the coming steps are those of `allocator`."""
+        if allocator.more_columns:
+            self._layered = allocator
+            self.steps.add_columns(allocator.more_columns)
 
     def arrived(self, request: Request, now: int, rejection: Rejection | None) -> None:
         """A request was handed to the scheduler at `now` (ns), late by `now - arrival`."""
@@ -94,8 +99,8 @@ class Recorder:
             sum([move.length for move in batch.moves if move.kind == "copy"]) if batch.moves else 0,
             sum([move.length for move in batch.moves if move.kind != "copy"]) if batch.moves else 0,
         ))  # fmt: skip
-        if self.layered is not None:
-            self._more.append(self.layered.more_books())
+        if self._layered is not None:
+            self._more.append(self._layered.more_books())
 
     def completed(self, batch: Batch, produced: Items[Sequence], finished: Items[Sequence], ready: int,
                   spent: tuple[int, int, int], further: Jump = NO_JUMP) -> None:  # fmt: skip
@@ -129,7 +134,7 @@ class Recorder:
     def idle(self, start: int, end: int, waiting: int, books: Books | LayoutBooks) -> None:
         """Nothing could run from `start` to `end` (ns)."""
         row = (start, 0, 0, 0, 0, 0, 0, waiting, 0, 0, 0, *books[:9], 0, 0, 0, 0, 0, 0, 0, 0, end - start)
-        self.steps.append((*row, *self.layered.more_books()) if self.layered is not None else row)
+        self.steps.append((*row, *self._layered.more_books()) if self._layered is not None else row)
 
     def deliveries(self) -> np.ndarray:
         """``[delivered, 2]`` int64, a view: request id and when (ns) it was handed to the scheduler, in that order."""

@@ -10,6 +10,7 @@ from struct import Struct
 import numpy as np
 
 from allocators.base import Books, LayoutBooks
+from harness.files import named
 from harness.jump import NO_JUMP, Jump
 
 INTEGERS = (
@@ -35,19 +36,21 @@ WIDE = 28  # ... and of a column that may not be wider in one piece
 
 
 class Totals:
-    """Sums over a span of steps, each weighted as its meaning asks; whole numbers, so that no order changes a digit.
+    """Sums over a span of steps, each weighted as its meaning asks; whole numbers, so that no order changes a digit."""
 
-    Args:
-        more: names of columns behind `INTEGERS`.
-    """
-
-    def __init__(self, more: Sequence[str] = ()) -> None:
-        self.at = AT | {name: len(INTEGERS) + i for i, name in enumerate(more)}
+    def __init__(self) -> None:
+        self.at = AT
         self.steps = 0
         self.ns = 0
-        self.sums = np.zeros(len(self.at), dtype=np.int64)
-        self.by_time = [0] * len(self.at)  # value x ns: more than 64 bits hold
-        self.peaks = np.zeros(len(self.at), dtype=np.int64)
+        self.sums = np.zeros(len(INTEGERS), dtype=np.int64)
+        self.by_time = [0] * len(INTEGERS)  # value x ns: more than 64 bits hold
+        self.peaks = np.zeros(len(INTEGERS), dtype=np.int64)
+
+    def append(self, columns: Sequence[str]) -> None:
+        """There are further columns, before any row is added."""
+        self.at = self.at | {name: len(self.at) + i for i, name in enumerate(columns)}
+        self.sums, self.peaks = (np.zeros(len(self.at), dtype=np.int64) for _ in range(2))
+        self.by_time = [0] * len(self.at)
 
     def add(self, rows: np.ndarray) -> None:
         """Add rows ``[n, columns]``, n <= `MOST` (so that no sum overflows)."""
@@ -95,22 +98,31 @@ class StepLog:
     in `repeat` for how many it stands.
     Saturated: from the first step whose head was refused for lack of memory to the last step with anything waiting.
 
-    Args:
-        path: of the file; None = only the totals.
-        more: names of columns behind those of the books: `Allocator.more_columns`.
+    Attributes:
+        more: names of columns behind `INTEGERS`.
+        error: why the file holds no more rows (a full disk); the replay and its totals go on.
     """
 
-    def __init__(self, path: Path | None, more: Sequence[str] = ()) -> None:
+    def __init__(self, path: Path | None) -> None:
         self.path = path
-        self.more = tuple(more)
-        self._pack = Struct(f"={len(INTEGERS) + len(self.more)}q").pack  # a third of the time of an array's
-        self.whole, self.saturated, self._maybe = Totals(more), Totals(more), Totals(more)
+        self.more: tuple[str, ...] = ()
+        self._pack = Struct(f"={len(INTEGERS)}q").pack  # a third of the time of an array's
+        self.error: OSError | None = None
+        self.whole, self.saturated, self._maybe = Totals(), Totals(), Totals()
         self._rows = bytearray()  # of int64[rows, len(INTEGERS)]
         self._jumps: list[Jump] = []
         self._joined: list[tuple[int, int]] = []  # row, and when somebody joined the queue while it ran
         self._steps = 0
         self._is_saturated = False
         self._written = 0
+
+    def add_columns(self, names: Sequence[str]) -> None:
+        """Rows have these besides, before there are any: `Allocator.more_columns`."""
+        if names and not self.more:
+            self.more = tuple(names)
+            self._pack = Struct(f"={len(INTEGERS) + len(self.more)}q").pack
+            for totals in (self.whole, self.saturated, self._maybe):
+                totals.append(self.more)
 
     def append(self, row: tuple[int, ...], further: Jump = NO_JUMP) -> None:
         """A step, and those that followed with the same batch."""
@@ -131,10 +143,14 @@ class StepLog:
             return
         rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, len(INTEGERS) + len(self.more))
         steps = expand(rows, self._jumps, self._joined)
-        if self.path and self._written < DETAILED:
-            self._write(steps, np.ones(len(steps), dtype=np.int64))
-        elif self.path:
-            self._write(rows, np.array([1 + len(jump.ns) for jump in self._jumps]))
+        if self.path and not self.error:
+            try:
+                if self._written < DETAILED:
+                    self._write(steps, np.ones(len(steps), dtype=np.int64))
+                else:
+                    self._write(rows, np.array([1 + len(jump.ns) for jump in self._jumps]))
+            except OSError as error:
+                self.error = error
         self._rows = bytearray()
         self._jumps.clear()
         self._joined.clear()
@@ -153,7 +169,8 @@ class StepLog:
         waiting = np.flatnonzero(rows[first:, AT["waiting"]] + rows[first:, AT["head_blocked"]])
         if len(waiting):  # what came since the last waiting step lies inside the span after all
             self.saturated.merge(self._maybe)
-            self._maybe = Totals(self.more)
+            self._maybe = Totals()
+            self._maybe.append(self.more)
             last = first + int(waiting[-1]) + 1
             self.saturated.add(rows[first:last])
             first = last
@@ -168,7 +185,7 @@ class StepLog:
         line = ",".join([*LINE, *["%d"] * len(self.more), "%d"]) + "\n"
         text = "".join(map(line.__mod__, zip(*columns, strict=True)))
         header = ",".join([*HEADER, *self.more, "repeat\n"])
-        with open(self.path or "", "a" if self._written else "w") as file:
+        with named(self.path), open(self.path or "", "a" if self._written else "w", encoding="utf-8") as file:
             file.write(text if self._written else header + text)
         self._written += int(repeat.sum())
 

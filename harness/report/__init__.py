@@ -73,7 +73,7 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
     print_table(sweep.table, console)
     if times:
         console.print(times.sentence(), style="dim", markup=False, highlight=False)
-    beside = ""
+    beside, pairs, reasons = "", None, list[str]()
     drawers = {} if figure else _figures(sweep, steps, times)
     with _go_on(f"figure {figure}", warnings):
         if figure:
@@ -84,12 +84,19 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
                 pairs.to_csv(folder / "published.csv", index=False)
             for name, text in getattr(module, "files", lambda sweep: {})(sweep).items():
                 (folder / name).write_text(text)
-            beside = figure_modules.section(pairs, module.why(sweep))
+            reasons = module.why(sweep)
+            beside = figure_modules.section(pairs, reasons)
     figures = _draw(folder, drawers, warnings)
     (folder / "REPORT.md").write_text(markdown.report_text(sweep, square, times, figures, warnings) + beside)
+    page = None
+    with _go_on("report page", warnings):
+        from harness.report.page import write_page
+
+        page = write_page(sweep, findings=markdown.findings(sweep, square, times), figures=figures, pairs=pairs,
+                          why=reasons, notes=markdown.remarks(sweep, warnings))  # fmt: skip
     for text in warnings:
         console.print(f"warning: {text}", style="yellow", markup=False)
-    console.print(f"report: {folder / 'REPORT.md'}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"report: {page or folder / 'REPORT.md'}", markup=False, highlight=False, soft_wrap=True)
     return sweep.table
 
 
@@ -104,9 +111,16 @@ def report_job(folder: Path, console: Console | None = None) -> None:
     print_job(sweep.table, console, sweep.what_ran)
     drawers = {module.__name__.rsplit(".", 1)[-1]: module.draw for module in (memory_breakdown, latency_cdf, timeline)}
     _draw(folder, {name: lambda draw=draw: draw(sweep) for name, draw in drawers.items()}, warnings)  # type: ignore[misc]
+    page = None
+    with _go_on("report page", warnings):
+        from harness.report.page import write_page
+        from harness.report.table import notes
+
+        page = write_page(sweep, findings=[], notes=[*notes(sweep.table, sweep.groups), *warnings])
     for text in warnings:
         console.print(f"warning: {text}", style="yellow", markup=False)
-    console.print(f"tables: {folder}, figures: {folder / 'figures'}", markup=False, highlight=False, soft_wrap=True)
+    said = f"report: {page}" if page else f"figures: {folder / 'figures'}"
+    console.print(f"tables: {folder}, {said}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _read(folder: Path, baseline: str | None, warnings: list[str]) -> Sweep:

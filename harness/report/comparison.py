@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pandas as pd
 
 from allocators.base import Books
 from harness.errors import HarnessError
+from harness.report.rows import parse_overrides, read_rows
 
 LATENCIES = [f"{name}_{key}_ms" for name in ("ttft", "tpot", "itl", "e2e") for key in ("mean", "p50", "p90", "p99")]
 KV = [f"kv_{column}_pct" for column in Books._fields]
@@ -31,17 +31,9 @@ def read_jobs(folder: Path) -> pd.DataFrame:
     """One row per job: every key of its `summary.json`, and `dir`, its folder's name.
 
     Args:
-        folder: a sweep's folder, or that of a single job. Jobs that `plan.json` names come first, in that order; one
-            that left no summary is there with the status "not run".
+        folder: a sweep's folder, or that of a single job. Where there is a plan, the rows are its jobs, in its order.
     """
-    rows = []
-    for name, planned in _planned(folder).items():
-        path = folder / name / "summary.json"
-        try:
-            row = json.loads(path.read_text()) if path.exists() else {"status": "not run"}
-        except json.JSONDecodeError as error:  # killed while it was being written
-            row = {"status": "interrupted", "error": f"{path.name} is not readable: {error}"}
-        rows.append({**planned, **{k: v for k, v in row.items() if v is not None or k not in planned}, "dir": name})
+    rows = read_rows(folder)
     _name_after_siblings(rows)
     jobs = pd.DataFrame(rows, columns=list(dict.fromkeys(key for row in rows for key in row)) or FIRST, dtype=object)
     return jobs.reindex(columns=list(dict.fromkeys([*WHO, "status", "overrides", *jobs.columns])))
@@ -119,31 +111,6 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
 
 
-def parse_overrides(overrides: Any) -> dict[str, str]:
-    """``["workload.rate=2"]`` -> ``{"workload.rate": "2"}``."""
-    items = overrides if isinstance(overrides, list) else []
-    return {key.lstrip("+~"): value for key, _, value in (str(item).partition("=") for item in items)}
-
-
-def _planned(folder: Path) -> dict[str, dict[str, Any]]:
-    """Job folders by name, planned ones first, with what the plan knows of them."""
-    if (folder / "summary.json").exists():
-        return {".": {}}
-    plan = json.loads((folder / "plan.json").read_text()) if (folder / "plan.json").exists() else []
-    jobs = {str(entry["dir"]): _guess(entry) for entry in plan}
-    found = {path.parent.name for pattern in ("*/summary.json", "*/config.yaml") for path in folder.glob(pattern)}
-    for name in sorted(found - jobs.keys(), key=_natural):
-        jobs[name] = {"system": name}
-    return jobs
-
-
-def _guess(entry: dict[str, Any]) -> dict[str, Any]:
-    """What the plan says of a job that may never have run."""
-    overrides = entry.get("overrides", [])
-    system = parse_overrides(overrides).get("system") or ", ".join(map(str, overrides)) or f"job {entry['dir']}"
-    return {"system": entry.get("system", system), "overrides": overrides}
-
-
 def _name_after_siblings(rows: list[dict[str, Any]]) -> None:
     """Give a job that never ran the label that its repeats have."""
 
@@ -205,11 +172,6 @@ def _number(column: pd.Series) -> pd.Series:
 
 def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _natural(name: str) -> list[Any]:
-    """Sort key under which job 10 comes after job 9."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def names(values: Iterable[Any], limit: int = 4) -> str:

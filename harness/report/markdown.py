@@ -25,9 +25,13 @@ def report_text(sweep: Sweep, square: pd.DataFrame, times: StepTimes | None,
     lines += ["# Findings", "", *(f"- {text}" for text in findings(sweep, square, times)), ""]
     for path in figures:
         lines += [f"![{path.stem}](figures/{path.name})", ""]
-    lines += ["# Keep in mind", "", *(f"- {text}" for text in [*notes(sweep.table, sweep.groups), *caveats(sweep)])]
-    lines += [f"- {text}" for text in warnings]
+    lines += ["# Keep in mind", "", *(f"- {text}" for text in remarks(sweep, warnings))]
     return "\n".join(lines) + "\n"
+
+
+def remarks(sweep: Sweep, warnings: list[str]) -> list[str]:
+    """What to keep in mind: notes on the table, what favours whom, and what went wrong."""
+    return [*notes(sweep.table, sweep.groups), *caveats(sweep), *warnings]
 
 
 def findings(sweep: Sweep, square: pd.DataFrame, times: StepTimes | None) -> list[str]:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from harness.runner.base import StepResult
+from harness.runner.latency.base import Latency
 from harness.runner.latency.moves import MoveCosts
 from harness.runner.surrogate import surrogate_beams
 from schedulers.group import Branch
+from schedulers.quiet import vouched
 from schedulers.request import Batch
-
-
-class Latency(Protocol):
-    """A latency model. `LatencyModel` is a base for those whose step time is a line in the context of the decodes."""
-
-    def step_ns(self, batch: Batch) -> int:
-        """How long the step takes, in nanoseconds."""
 
 
 class SimulatedModelRunner:
     """Same batches in, predicted times out; no tokens.
 
     Args:
-        latency: the model. If it has `further_ns(batch, steps)` too, the time of each of `steps` decode steps after
-            `batch`, equal to `step_ns` to the last digit, then steps that only repeat can be taken together.
-        exact_steps: take every step by itself all the same.
+        latency: the model.
+        exact_steps: take every step by itself, even where the model can tell many at once (`further_ns`).
         moves: what copies and swaps cost; None = nothing.
         seed: of the surrogate for beam searches.
+
+    Attributes:
+        foretells: whether `further_ns` may be asked.
     """
 
     def __init__(self, latency: Latency, exact_steps: bool = False, moves: MoveCosts | None = None,
@@ -34,13 +29,18 @@ class SimulatedModelRunner:
         self.latency = latency
         self.moves = moves
         self.seed = seed
-        self.further_ns = None if exact_steps else getattr(latency, "further_ns", None)
+        self.foretells = not exact_steps and vouched(latency, "further_ns")
 
     def execute(self, batch: Batch) -> StepResult:
         ns = self.latency.step_ns(batch) + batch.delay_ns
         if batch.moves and self.moves:
             ns += self.moves.ns(batch.moves)
         return StepResult(None, ns, self._searches(batch) if batch.grouped else None)
+
+    def further_ns(self, batch: Batch, steps: int) -> list[int]:
+        """``[steps]``: how long each step takes in which every sequence of `batch` goes on to decode."""
+        times: list[int] = self.latency.further_ns(batch, steps)  # type: ignore[attr-defined]
+        return times
 
     def _searches(self, batch: Batch) -> dict[int, list[Branch]]:
         """How the beam searches go on that have a token due."""

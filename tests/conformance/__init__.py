@@ -1,5 +1,5 @@
-"""The suites that every allocator and every scheduler inherits, yours included."""
+"""The suites that every allocator and every scheduler inherits, yours included: installed, `kvlab_conformance`."""
 
 import pytest
 
-pytest.register_assert_rewrite("tests.conformance.allocator", "tests.conformance.scheduler", "tests.conformance.play")
+pytest.register_assert_rewrite(*(f"{__name__}.{suite}" for suite in ("allocator", "scheduler", "play")))

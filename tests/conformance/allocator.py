@@ -16,13 +16,17 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from allocators.base import Allocator, AllocatorError, Ask, Holder
 from allocators.checker import Checked
 from allocators.layout import SLOT, Kept
+from schedulers.continuous import Continuous
+from schedulers.static import Static
+from schedulers.vllm_v1 import VllmV1
+from tests.conformance.jumps import any_jump_is_its_steps
 
 Make = Callable[[int, int], Allocator]
 
@@ -308,12 +312,14 @@ class AllocatorConformance:
         capacity: slots of the pools made here; at least four sequences of `max_model_len` should fit.
         max_model_len: longest sequence.
         effort: how hard hypothesis tries.
+        simulations: how hard where each try is two whole simulations.
         extends_past_growth: False where `extend` ends before a step in which somebody asks for room, granted or not.
     """
 
     capacity = 200
     max_model_len = 48
     effort = settings(max_examples=30, stateful_step_count=30, deadline=None, derandomize=True)
+    simulations = settings(max_examples=20, deadline=None, derandomize=True)
     extends_past_growth = True
 
     def make(self, capacity: int, max_model_len: int) -> Allocator:
@@ -326,6 +332,17 @@ class AllocatorConformance:
     def test_any_calls_in_any_order_agree_with_a_naive_model(self) -> None:
         machine = allocator_machine(self.make, self.capacity, self.max_model_len)
         run_state_machine_as_test(machine, settings=self.effort)
+
+    def test_steps_taken_together_are_the_steps_taken_one_by_one(self) -> None:
+        @given(st.data())
+        def check(data: st.DataObject) -> None:
+            capacity = data.draw(st.integers(self.max_model_len, self.capacity), "capacity")
+            any_jump_is_its_steps(
+                data, data.draw(st.sampled_from([Continuous, VllmV1, Static]), "scheduler"),
+                allocator=lambda: self.make(capacity, self.max_model_len), longest=self.max_model_len,
+            )  # fmt: skip
+
+        self.simulations(check)()
 
     def test_an_empty_pool_is_free(self, allocator: Checked) -> None:
         assert allocator.memory().free == self.capacity

@@ -15,8 +15,8 @@ from harness.metrics.requests import request_table
 from harness.metrics.summary import summarize
 from harness.replayer import replay
 from harness.runner.base import StepResult
+from harness.runner.latency.base import Latency
 from harness.runner.latency.fitted import FittedLatency
-from harness.runner.simulated import Latency
 from schedulers.base import Scheduler
 from schedulers.request import Batch, Request
 

@@ -32,6 +32,7 @@ from schedulers.base import Scheduler
 from schedulers.group import Branch
 from schedulers.request import Batch, Rejection, Request, Sequence
 from schedulers.reservation import RESERVATIONS, Reservation, on_demand
+from tests.conformance.jumps import any_jump_is_its_steps
 
 STEP_NS = 10
 STEPS = 10_000  # no workload here needs more
@@ -184,12 +185,14 @@ class SchedulerConformance:
         closed_batches: nobody joins a running batch.
         caps_length: a request longer than `max_model_len` is cut there, where its prompt is shorter.
         effort: how hard hypothesis tries.
+        simulations: how hard where each try is two whole simulations.
     """
 
     fcfs = True
     closed_batches = False
     caps_length = False
     effort = settings(max_examples=150, deadline=None, derandomize=True)
+    simulations = settings(max_examples=20, deadline=None, derandomize=True)
 
     def make(self, allocator: Allocator, reservation: Reservation, **limits: Any) -> Scheduler:
         raise NotImplementedError("override make(allocator, reservation, **limits)")
@@ -226,6 +229,13 @@ class SchedulerConformance:
             assert seq.num_tokens == (min(end, longest) if self.caps_length else end)
         if self.fcfs and bounds["policy"] == "fcfs":
             assert served.admitted == sorted(served.admitted)
+
+    def test_steps_taken_together_are_the_steps_taken_one_by_one(self) -> None:
+        @given(st.data())
+        def check(data: st.DataObject) -> None:
+            any_jump_is_its_steps(data, self.make)
+
+        self.simulations(check)()
 
     def test_a_pool_too_small_for_its_requests_makes_them_take_turns(self) -> None:
         """Each fits alone, no two fit to their ends: somebody is preempted or waits, and all are served."""

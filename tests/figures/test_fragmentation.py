@@ -10,7 +10,6 @@ import pytest
 import harness.__main__  # noqa: F401  (its resolvers)
 from harness.claims import composed
 from harness.job import run_job
-from harness.metrics.memory_map import joined
 from harness.report.figures.fragmentation import costs
 from harness.report.sweep import Sweep
 
@@ -59,7 +58,3 @@ def test_only_moving_and_copying_copy_slots(told: pd.DataFrame) -> None:
 def test_what_reserves_most_wastes_most(told: pd.DataFrame) -> None:
     assert told["wasted_pct"].idxmax() == "slab_max_model_len"
     assert told.loc["paged_on_demand", "wasted_pct"] < 5
-
-
-def test_runs_that_follow_one_another_are_one() -> None:
-    assert joined([(0, 4), (4, 4), (12, 4), (8, 4)]) == [(0, 8), (12, 4), (8, 4)]

@@ -8,17 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from harness.calibrate import as_yaml, errors_by_kind
 from harness.errors import HarnessError
+from harness.runner.latency.base import Latency
 from harness.runner.latency.choose import choose_latency
 from harness.runner.latency.fitted import FittedLatency, features
 from harness.runner.latency.roofline import Anchored, Roofline
 from harness.runner.latency.table import TableLatency
-from schedulers.request import Batch, Request, Sequence
+from tests.conformance.latency import LatencyConformance
 from tests.latency.models import TINY
 from tests.latency.test_table import LAYERS
 
@@ -29,37 +28,31 @@ TABLES = TableLatency(
      for n in (0, 1, 7, 64) for kv in (0, 9, 300)],
     layers=3,
 )  # fmt: skip
-MODELS = {
-    "fitted": FittedLatency((1000.4, 37.3, 0.61, 55.5, 7.7, 0.013), 3.7),
-    "roofline": Roofline("a100_40gb", TINY, 2),
-    "anchored": Anchored(26.2, 0.42, "a100_40gb", TINY),
-    "anchored by context": Anchored(26.2, 0.42, "a100_40gb", TINY, context=414),
-    "table": TABLES,
-}
 
 
-@pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(data=st.data())
-def test_further_steps_are_steps(name: str, data: st.DataObject) -> None:
-    model = MODELS[name]
-    seqs = []
-    for _ in range(data.draw(st.integers(1, 12))):
-        stored = data.draw(st.integers(1, 3000))
-        count = data.draw(st.sampled_from([1, 1, 1, min(stored, 40)]))
-        seqs.append((Sequence("s", request=Request(0, 0, 1, 1), stored=stored), count))
-    idle = [Sequence("i", request=Request(0, 0, 1, 1), stored=n) for n in data.draw(st.lists(st.integers(1, 500)))]
-    batch = Batch(seqs=[seq for seq, _ in seqs], counts=[count for _, count in seqs], idle=idle)
-    steps = data.draw(st.integers(1, 120))
-    model.step_ns(batch)
-    foretold = model.further_ns(batch, steps)
-    one_by_one = []
-    for _ in range(steps):
-        for seq in batch.seqs:
-            seq.stored += 1
-        one_by_one.append(model.step_ns(Batch(seqs=batch.seqs, counts=[1] * len(seqs), idle=idle)))
-    assert foretold == one_by_one
-    assert all(isinstance(ns, int) for ns in foretold)
+class TestFitted(LatencyConformance):
+    def make(self) -> Latency:
+        return FittedLatency((1000.4, 37.3, 0.61, 55.5, 7.7, 0.013), 3.7)
+
+
+class TestRoofline(LatencyConformance):
+    def make(self) -> Latency:
+        return Roofline("a100_40gb", TINY, 2)
+
+
+class TestAnchored(LatencyConformance):
+    def make(self) -> Latency:
+        return Anchored(26.2, 0.42, "a100_40gb", TINY)
+
+
+class TestAnchoredByContext(LatencyConformance):
+    def make(self) -> Latency:
+        return Anchored(26.2, 0.42, "a100_40gb", TINY, context=414)
+
+
+class TestTables(LatencyConformance):
+    def make(self) -> Latency:
+        return TABLES
 
 
 def steps_of(latency: FittedLatency, count: int = 400, noise: float = 0.0) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 
-TABLES = ("requests.csv", "steps.csv", "comparison.csv", "moves.csv", "memory_map.csv")
+TABLES = ("requests.csv", "steps.csv", "comparison.csv")
 NOT_COMPARED = {"dir", "workload_notes"}  # of comparison.csv: they say where things lie
 Sweep = Mapping[str, str]  # a dotted key, and its values with commas between them
 

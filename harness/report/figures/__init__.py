@@ -2,7 +2,7 @@
 
 A module draws (`draw`), may put published numbers beside ours (`published`), and says what explains the differences
 (`why`); it may write `files` of its own. What is drawn comes from the sweep's
-folders, what is published from `results/reference/published`.
+folders, what is published from `harness/published`.
 """
 
 from __future__ import annotations

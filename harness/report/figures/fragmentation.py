@@ -13,6 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from harness.metrics.memory_map import FILE
 from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.style import SYSTEMS, frame, new_figure
@@ -66,9 +67,7 @@ def costs(sweep: Sweep) -> pd.DataFrame:
 
 def draw(sweep: Sweep) -> Figure | None:
     """A row for each system, a column for each case; None when no job wrote where its sequences lay."""
-    done = sweep.done[
-        [all((sweep.folder / d / "memory_map.csv").exists() for d in dirs) for dirs in sweep.done["dirs"]]
-    ]
+    done = sweep.done[[all((sweep.folder / d / FILE).exists() for d in dirs) for dirs in sweep.done["dirs"]]]
     if done.empty:
         return None
     cases, systems = list(dict.fromkeys(done["workload"])), list(dict.fromkeys(done["system"]))
@@ -134,7 +133,8 @@ def _title(told: pd.DataFrame) -> str:
 def _pool(ax: Axes, sweep: Sweep, row: dict[str, Any]) -> int:
     """The slots of a job over time; how many requests it had."""
     job = row["dirs"][0]
-    runs, moves = (pd.read_csv(sweep.folder / job / name) for name in ("memory_map.csv", "moves.csv"))
+    runs, moves = pd.read_parquet(sweep.folder / job / FILE), pd.read_csv(sweep.folder / job / "moves.csv")
+    runs = runs[runs["request"] >= 0]
     steps, capacity = sweep.steps(job), int(row["capacity"])
     starts = steps["start_s"].to_numpy()
     ends = starts + steps[["schedule_ms", "execute_ms", "complete_ms", "idle_ms"]].sum(axis=1).to_numpy() / 1e3
@@ -143,8 +143,7 @@ def _pool(ax: Axes, sweep: Sweep, row: dict[str, Any]) -> int:
     for run in records(runs):
         left, right = int(run["start_s"] * scale), int(end_of[run["start_s"]] * scale)
         first, when, color = run["first"], slice(left, max(right, left + 1)), to_rgb(SYSTEMS[run["request"] % 8])
-        image[first : first + run["slots"], when] = _pale(color)
-        image[first : first + run["used"], when] = color
+        image[first : first + run["slots"], when] = color if run["kind"] == "used" else _pale(color)
     ax.imshow(image, extent=(0, last, 0, capacity), origin="lower", aspect="auto", interpolation="nearest")
     for move in records(moves):
         at, middle = move["start_s"], move["slots"] / 2

@@ -9,7 +9,7 @@ import pandas as pd
 
 from harness.errors import HarnessError
 from harness.runner.latency.base import LatencyModel
-from schedulers.request import Work
+from schedulers.request import Batch, Work
 
 FEATURES = ("step", "lanes", "context_tokens", "prefill_steps", "prefill_tokens", "prefill_attention")
 
@@ -77,3 +77,6 @@ class FittedLatency(LatencyModel):
         if work.prompts:
             base += prompt_step + context * work.prompt_context + prompt * work.prompt_tokens + pair * work.pairs
         return base, context
+
+    def further_ns(self, batch: Batch, steps: int) -> list[int]:
+        return self.along_line(batch, steps)

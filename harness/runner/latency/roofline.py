@@ -70,15 +70,15 @@ class Roofline(LatencyModel):
                     base += self._longer(work.prompt_context * reads.token_bytes, flops)
         return base, self.context_ns
 
-    def step_ns(self, batch: Batch) -> int:
+    def estimate(self, batch: Batch) -> int:
         if not self._bounded:
-            return super().step_ns(batch)
+            return super().estimate(batch)
         base, slope = self.line(batch.work)
         return round(base + slope * batch.work.context + self._within(batch))
 
     def further_ns(self, batch: Batch, steps: int) -> list[int]:
         if not self._bounded:
-            return super().further_ns(batch, steps)
+            return self.along_line(batch, steps)
         work = batch.work.after(1)
         base, slope = self.line(work)
         stored = np.array([seq.stored for seq in batch.seqs])[None] + 1 + np.arange(steps)[:, None]
@@ -167,3 +167,6 @@ class Anchored(LatencyModel):
             without = work._replace(prompts=0, prompt_tokens=0, prompt_context=0, pairs=0, decodes=max(work.decodes, 1))
             base += self.roofline.line(work)[0] - self.roofline.line(without)[0]
         return base, self.token_ns
+
+    def further_ns(self, batch: Batch, steps: int) -> list[int]:
+        return self.along_line(batch, steps)

@@ -87,6 +87,10 @@ class TableLatency:
         histories = [seq.stored - 1 for seq, count in zip(batch.seqs, batch.counts, strict=True) if count == 1]
         return self._ns(batch.work, self._spread(histories))
 
+    def estimate(self, batch: Batch) -> int:
+        """The same: it is known before."""
+        return self.step_ns(batch)
+
     def further_ns(self, batch: Batch, steps: int) -> list[int]:
         """``[steps]``: how long each further step takes if every sequence of `batch` goes on to decode."""
         spread = self._spread([seq.stored for seq in batch.seqs])

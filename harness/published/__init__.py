@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.errors import HarnessError
 
-FOLDER = Path(__file__).resolve().parents[1] / "results" / "reference" / "published"
+FOLDER = Path(__file__).parent
 
 # What the papers call the systems that are called otherwise here.
 THEIRS = {"static + contiguous(max_model_len)": "FasterTransformer"}
@@ -22,7 +22,7 @@ Curve = list[list[float]]  # [x, y] points; a third value of 1 marks one that it
 
 @cache
 def load(name: str) -> dict[str, Any]:
-    """A file of `results/reference/published`, without its ending.
+    """A file of this folder, without its ending.
 
     Raises:
         HarnessError: there is no such file.

@@ -1,0 +1,73 @@
+"""Files that are whole or not there: written under another name, they take their own once they are complete."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+
+@contextmanager
+def written(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """A file (UTF-8 if it is text) that appears as `path`, or takes its place, when the block ends well.
+
+    A reader meets the old content or the new one, at whatever moment the process is killed. What fails leaves the old.
+
+    Raises:
+        OSError: it names `path`, for a full disk too.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+    try:
+        with named(path):
+            with open(part, mode, **text) as file:
+                yield file
+            os.replace(part, path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file, whole or not at all."""
+    with written(path) as file:
+        file.write(text)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A JSON file, whole or not at all; what JSON has no word for is written as text, what is not finite as null."""
+    try:
+        text = json.dumps(value, indent=1, allow_nan=False, default=_plain)
+    except ValueError:
+        text = json.dumps(_finite(value), indent=1, allow_nan=False)
+    write_text(path, text + "\n")
+
+
+@contextmanager
+def named(path: Path | None) -> Iterator[None]:
+    """Let an OSError say which file it is about: the one of a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and path is not None:
+            error.filename = str(path)
+        raise
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else str(value)  # a number of numpy's
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else _finite(_plain(value))

@@ -1,0 +1,183 @@
+"""The charts of a report page: plotly figures of the tables that the PNGs are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from harness.report.comparison import records
+from harness.report.page.bound import CAUSES, bound_over_time
+from harness.report.paper import FIG_2, fig_2_applies
+from harness.report.style import COLUMNS, looks, system_looks, times
+from harness.report.sweep import Sweep
+
+MOST = 24  # systems in a chart; more bars or lines than this can't be told apart
+POINTS = 300  # of a curve
+CAUSE_COLORS = dict(zip(CAUSES, ("#D55E00", "#CC79A7", "#E69F00", "#8C6D31", "#0072B2", "#bbbbbb"), strict=True))
+DASHES = ("solid", "dash", "dot", "dashdot")
+LATENCIES = (("ttft_ms", "time to first token, s", 1e3), ("tpot_ms", "time per further token, ms", 1.0),
+             ("e2e_ms", "end to end, s", 1e3))  # fmt: skip
+
+
+class Chart(NamedTuple):
+    """One chart of the page: an id, a headline, what it shows, and the figure."""
+
+    name: str
+    title: str
+    text: str
+    figure: go.Figure
+
+
+def charts(sweep: Sweep) -> Iterator[Chart]:
+    """Every chart that fits this sweep (or single job)."""
+    done = sweep.done.head(MOST)
+    rows = records(done)
+    if not rows:
+        return
+    style = system_looks(sweep.groups)
+    by_label = looks(done["label"]) if sweep.swept and len(done) <= len(DASHES) * 8 else {
+        row["label"]: style[row["system"]] for row in rows}  # fmt: skip
+    colors = {label: look.color for label, look in by_label.items()}
+    if len(rows) > 1:
+        yield _throughput(rows, colors)
+    yield _books(sweep, rows)
+    yield _latencies(sweep, rows, colors)
+    yield _over_time(sweep, rows, colors)
+    yield _bound(sweep, rows)
+
+
+def color_of(sweep: Sweep) -> dict[str, str]:
+    """The colour of every system."""
+    return {name: look.color for name, look in system_looks(sweep.groups).items()}
+
+
+def _throughput(rows: list[dict[str, Any]], colors: dict[str, str]) -> Chart:
+    values = [row["output_throughput"] for row in rows]
+    ratios = [times(row["output_throughput_x"]) if row["output_throughput_x"] == row["output_throughput_x"] else ""
+              for row in rows]  # fmt: skip
+    spread = {}
+    if any(row["repeats"] > 1 for row in rows):
+        spread["error_x"] = {
+            "type": "data", "symmetric": False,
+            "array": [row["output_throughput_max"] - row["output_throughput"] for row in rows],
+            "arrayminus": [row["output_throughput"] - row["output_throughput_min"] for row in rows],
+        }  # fmt: skip
+    labels = [row["label"] for row in rows]
+    bars = go.Bar(y=labels, x=values, orientation="h", text=ratios, textposition="outside", cliponaxis=False,
+                  marker_color=[colors[label] for label in labels],
+                  hovertemplate="%{y}<br>%{x:,.1f} output tokens/s<extra></extra>", **spread)  # fmt: skip
+    figure = go.Figure(bars, _layout(90 + 34 * len(rows), "output tokens per second", showlegend=False))
+    figure.update_yaxes(autorange="reversed", automargin=True)
+    return Chart("throughput", "Throughput", "Tokens that were produced, over the whole run. Beside each bar: how many "
+                 "times the baseline's.", figure)  # fmt: skip
+
+
+def _books(sweep: Sweep, rows: list[dict[str, Any]]) -> Chart:
+    saturated = bool(sweep.done["saturated_kv_used_pct"].notna().any())
+    paper = saturated and "workload" in sweep.done and fig_2_applies(sweep.done["workload"]) and not sweep.swept
+    bars: list[tuple[str, dict[str, float]]] = []
+    for row in rows:
+        prefix = "saturated_kv" if row["saturated_kv_used_pct"] == row["saturated_kv_used_pct"] else "kv"
+        bars.append((row["label"], {name: row.get(f"{prefix}_{name}_pct", 0) for name in COLUMNS}))
+        if paper and row["system"] in FIG_2:
+            bars.append((f"{row['label']}, the paper's Fig. 2", FIG_2[row["system"]]))
+    figure = go.Figure(
+        layout=_layout(
+            210 + 30 * len(bars), "% of the KV pool", barmode="stack", margin={"l": 10, "r": 20, "t": 130, "b": 45}
+        )
+    )
+    for name, (color, text) in COLUMNS.items():
+        values = [parts.get(name) or 0 for _, parts in bars]
+        if max(values) > 0.05:
+            said = [f"{value:.1f}" if value >= 4 else "" for value in values]
+            theirs = ["/" if "the paper's" in label else "" for label, _ in bars]
+            figure.add_bar(y=[label for label, _ in bars], x=values, orientation="h", name=text, marker_color=color,
+                           marker_pattern_shape=theirs, text=said, textposition="inside", insidetextanchor="middle",
+                           hovertemplate="%{y}<br>%{x:.1f} % " + text + "<extra></extra>")  # fmt: skip
+    rest = [parts.get("external", 0) for _, parts in bars]
+    if any(rest):
+        figure.add_bar(y=[label for label, _ in bars], x=rest, orientation="h", marker_color="#b9b3ad",
+                       marker_pattern_shape="/", name="paper only: “external fragmentation & others”")  # fmt: skip
+    figure.update_yaxes(autorange="reversed", automargin=True)
+    figure.update_xaxes(range=[0, 100])
+    when = "while requests waited for memory" if saturated else "over the whole run (no request waited for memory)"
+    return Chart("books", "Where the KV memory is", f"Every slot of the pool is in exactly one colour; mean {when}.",
+                 figure)  # fmt: skip
+
+
+def _latencies(sweep: Sweep, rows: list[dict[str, Any]], colors: dict[str, str]) -> Chart:
+    figure = make_subplots(1, len(LATENCIES), shared_yaxes=True, horizontal_spacing=0.03,
+                           subplot_titles=[title for _, title, _ in LATENCIES])  # fmt: skip
+    share = np.linspace(0, 100, POINTS)
+    for row in rows:
+        requests = sweep.requests(row["dirs"], [name for name, _, _ in LATENCIES])
+        for column, (name, _, scale) in enumerate(LATENCIES, 1):
+            values = requests[name].dropna().to_numpy() / scale
+            if len(values):
+                figure.add_scatter(
+                    x=np.percentile(values, share), y=share, name=row["label"], legendgroup=row["label"],
+                    showlegend=column == 1, line_color=colors[row["label"]], row=1, col=column,
+                    hovertemplate="%{y:.0f} % of the requests within %{x:.3g}<extra>" + row["label"] + "</extra>",
+                )  # fmt: skip
+    figure.update_layout(_layout(440, margin={"l": 10, "r": 20, "t": 110, "b": 45}))
+    figure.update_yaxes(title_text="% of the requests", col=1)
+    return Chart("latencies", "Latencies", "Share of the requests served within a time, from their scheduled arrival. "
+                 "Click a system to hide it, twice to see it alone.", figure)  # fmt: skip
+
+
+def _over_time(sweep: Sweep, rows: list[dict[str, Any]], colors: dict[str, str]) -> Chart:
+    panels = (("num_seqs", "requests in the batch"), ("waiting", "requests waiting"), ("used", "KV slots in use, %"))
+    figure = make_subplots(len(panels), 1, shared_xaxes=True, vertical_spacing=0.08,
+                           subplot_titles=[title for _, title in panels])  # fmt: skip
+    for row in rows:
+        edges, values = sweep.over_time(row["dirs"][0], [name for name, _ in panels])
+        values[:, 2] *= 100 / sweep.capacity(row["dirs"][0])
+        for at, series in enumerate(values.T, 1):
+            figure.add_scatter(
+                x=edges, y=[*series, series[-1]], name=row["label"], legendgroup=row["label"], showlegend=at == 1,
+                line={"color": colors[row["label"]], "shape": "hv", "width": 1.5}, row=at, col=1,
+                hovertemplate="%{y:.4g} at %{x:.3g} s<extra>" + row["label"] + "</extra>",
+            )  # fmt: skip
+    figure.update_layout(_layout(680, margin={"l": 10, "r": 20, "t": 110, "b": 45}))
+    figure.update_xaxes(title_text="time, s", row=len(panels))
+    return Chart("over_time", "Over time", "How many requests run and wait, and how full the pool is.", figure)
+
+
+def _bound(sweep: Sweep, rows: list[dict[str, Any]]) -> Chart:
+    figure = make_subplots(len(rows), 1, shared_xaxes=True, vertical_spacing=0.45 / (len(rows) + 1))
+    seen = set[str]()
+    for at, row in enumerate(rows, 1):
+        budget = row.get("max_num_batched_tokens")
+        limits = int(row["max_num_seqs"]), int(budget) if budget and budget == budget else 1 << 62
+        edges, shares = bound_over_time(sweep.folder / row["dirs"][0] / "steps.csv", *limits)
+        middles = (edges[1:] + edges[:-1]) / 2
+        for (name, text), share in zip(CAUSES.items(), shares.T, strict=True):
+            if share.max() > 0.001:
+                figure.add_bar(x=middles, y=100 * share, width=edges[1] - edges[0], name=text, legendgroup=name,
+                               showlegend=name not in seen, marker_color=CAUSE_COLORS[name], marker_line_width=0,
+                               row=at, col=1, hovertemplate="%{y:.0f} % of the time around %{x:.3g} s<extra>"
+                               + text + "</extra>")  # fmt: skip
+                seen.add(name)
+        figure.add_annotation(text=row["label"], xref="x domain" if at == 1 else f"x{at} domain", x=0, xanchor="left",
+                              yref="y domain" if at == 1 else f"y{at} domain", y=1, yanchor="bottom", showarrow=False,
+                              font_size=12)  # fmt: skip
+    figure.update_layout(
+        _layout(170 + 74 * len(rows), barmode="stack", bargap=0, margin={"l": 10, "r": 20, "t": 110, "b": 45})
+    )
+    figure.update_yaxes(range=[0, 100], showticklabels=False)
+    figure.update_xaxes(title_text="time, s", row=len(rows))
+    return Chart("bound", "What bound the run", "Why no more requests were in the batch, interval by interval.", figure)
+
+
+def _layout(height: int, x: str = "", **more: Any) -> dict[str, Any]:
+    """What all charts share; colours of text and grid are the page's, which may be light or dark."""
+    return {
+        "height": height, "margin": {"l": 10, "r": 60, "t": 40, "b": 45}, "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)", "font": {"family": "system-ui, sans-serif", "size": 13},
+        "legend": {"orientation": "h", "yanchor": "top", "yref": "container", "y": 1, "x": 0},
+        "xaxis": {"title": {"text": x}}, "hoverlabel": {"namelength": -1}, **more,
+    }  # fmt: skip

@@ -1,0 +1,67 @@
+"""Steps that only repeat one another: what a scheduler foretells of them, and when such a word can be relied on."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from types import FunctionType
+from typing import NamedTuple
+
+from allocators.base import Ask
+
+
+class Quiet(NamedTuple):
+    """What bounds the steps that give each sequence of a batch its next token, and do nothing else.
+
+    They end in any case with the first in which a sequence finishes, with the first that ends when the scheduler wants
+    to be woken (`Scheduler.wake_at`) or later, and before the first in which a sequence is refused room.
+
+    Attributes:
+        until: when (ns) `schedule` might do something else for another reason; None = never.
+        arrivals: whether a request that arrives could change the next batch, or be expected to be of another length
+            than if it were known a few steps later. True is always right, and slower.
+        blocked: what the queue's head is refused for lack of memory in each of these steps; None = nobody is.
+    """
+
+    until: int | None = None
+    arrivals: bool = True
+    blocked: Ask | None = None
+
+
+def vouched(plugin: object, hook: str) -> bool:
+    """Whether `hook`, which tells many steps at once, knows all that `plugin` does in a single one.
+
+    It does if nothing below the class that defines it, nor the object itself, replaces anything which that class has;
+    what is named `__so__`, constructors above all, is left aside. So whoever changes a part of a plug-in and never
+    heard of `hook` is asked step by step; who has heard of it defines it once more, were it as `super().hook(…)`.
+    """
+    classes = type(plugin).__mro__
+    below = list(takewhile(lambda cls: hook not in vars(cls), classes))
+    if len(below) == len(classes):
+        return False
+    definer = classes[len(below)]
+    for name in dir(definer):
+        if name.startswith(("__", "_abc_")):
+            continue
+        if any(name in vars(cls) for cls in below):
+            return False
+        code = getattr(definer, name)
+        if isinstance(code, FunctionType):  # asked by name: to read its `__dict__` makes an object slow from then on
+            mine = getattr(plugin, name)
+            if getattr(mine, "__func__", mine) is not code:
+                return False
+    return True
+
+
+RENAMED = {
+    "steady": "quiet(batch), which returns what bounds the steps that only repeat the batch, or None",
+    "arrivals_matter": "quiet(batch), whose answer has the field `arrivals`",
+    "blocked_next": "quiet(batch), whose answer has the field `blocked`",
+    "refused_next": "refusal_ahead(), whose answer is for the field `blocked` of that of quiet(batch)",
+}
+
+
+def refuse_renamed(cls: type) -> None:
+    """Raise TypeError if a scheduler's class defines a hook that is not asked any more; it names the one that is."""
+    for name, new in RENAMED.items():
+        if hasattr(cls, name):
+            raise TypeError(f"{cls.__module__}.{cls.__qualname__} defines {name}, which is asked no more; it is {new}")
