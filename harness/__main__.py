@@ -1,7 +1,8 @@
 """`python -m harness` runs a job, or the sweep of an experiment; `python -m harness report DIR` reports one again.
 
 `python -m harness inspect FILE [workload.KEY=VALUE]...` describes a trace; `python -m harness compile` compiles the
-simulation (optional).
+simulation (optional); `python -m harness check` compares what our runner says of a model with what the model says by
+itself.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ def main() -> None:
 
 def _run() -> None:
     from harness.arguments import quoted
+    from harness.config.options import chosen
     from harness.mistakes import explained
 
-    sys.argv[1:] = quoted(sys.argv[1:])
+    sys.argv[1:] = chosen(quoted(sys.argv[1:]))
     # Flags first: argparse takes the overrides in one piece only.
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))
     with explained(EXPERIMENTS):
@@ -62,6 +64,14 @@ def _inspect(path: str, *words: str) -> None:
 
 def _compile() -> None:
     print(f"written to {compiled.build()}")
+
+
+def _check(*words: str) -> None:
+    from harness.check import main as check
+    from harness.mistakes import explained
+
+    with explained(EXPERIMENTS):
+        sys.exit(check(list(words), EXPERIMENTS))
 
 
 def _list(kind: str | None = None) -> None:
@@ -82,6 +92,7 @@ COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
     "compile": ("", _compile),
     "report": ("DIR", _report),
     "list": ("[KIND]", _list),
+    "check": ("[FAMILY|KEY=VALUE]...", _check),
 }
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ def measure(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any
     if cfg.device.kind == "simulated":
         raise HarnessError("experiment=calibrate times real steps: it needs device=cpu or device=cuda")
     loops = [(again, n) for again in range(cfg.calibrate.passes) for n in cfg.calibrate.concurrency]
-    tables = [_steps(cfg, folder / f"{n}_in_flight_{again}", n, cfg.seed + again, facts) for again, n in loops]
+    seeds = [(cfg.seed + again) % 2**64 for again in range(cfg.calibrate.passes)]
+    tables = [_steps(cfg, folder / f"{n}_in_flight_{again}", n, seeds[again], facts) for again, n in loops]
     steps = pd.concat(tables, ignore_index=True)
     held_back = np.arange(len(steps)) % HELD_BACK == HELD_BACK - 1
     latency = FittedLatency.fit(steps[~held_back])

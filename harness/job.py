@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from harness.ahead import replay_ahead
 from harness.build import build_scheduler, locate, settle_lanes
 from harness.clock import CLOCKS, Clock
+from harness.config import asked_by, settle, without_effect
 from harness.environment import environment
 from harness.errors import HarnessError
 from harness.files import write_json, write_text
@@ -52,6 +53,8 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
         overrides: what was set on the command line, for the record.
         progress: called with the number of requests; gives what is called with (requests over, tokens) at each step.
     """
+    asked = asked_by(overrides)
+    cfg, mistakes = settle(cfg, asked)
     row: dict[str, Any] = {"system": label(cfg), **parts(cfg), "status": "finished", "error": None}
     row |= {"overrides": list(overrides), "repeat": cfg.repeat, "seed": cfg.seed, "workload": cfg.workload.name}
     facts = environment()
@@ -60,8 +63,10 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
         for name in ("summary.json", "traceback.txt"):  # of an earlier run: they must not lie beside this one's tables
             (folder / name).unlink(missing_ok=True)
         write_text(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
-        task = locate(cfg.task, "task")
-        row |= task(cfg, folder, {o.partition("=")[0].lstrip("+~") for o in overrides}, facts, progress)
+        if mistakes:
+            raise HarnessError("\n".join(mistakes))
+        row |= locate(cfg.task, "task")(cfg, folder, asked, facts, progress)
+        row["warnings"] = [*without_effect(cfg, asked), *row.get("warnings", [])]
     except BaseException as error:
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(folder)  # of the full disk
@@ -117,9 +122,6 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         from harness.runner.device import open_device, warm_up
 
         device = open_device(cfg)
-        if cfg.max_model_len > device.shape.max_positions:
-            most = device.shape.max_positions
-            raise HarnessError(f"max_model_len={cfg.max_model_len}: model {cfg.model.name} has {most} positions")
         capacity = device.capacity(cfg)
         scheduler = build_scheduler(cfg, capacity, asked)
         runner = device.runner(scheduler.allocator)

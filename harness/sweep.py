@@ -22,7 +22,9 @@ from hydra.core.utils import run_job
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
-from harness import compiled
+from harness.config import asked_by, settled
+from harness.config.jobs import refuse_mistakes
+from harness.config.options import chosen
 from harness.environment import environment
 from harness.errors import HarnessError
 from harness.files import write_text
@@ -67,14 +69,17 @@ class Sweep(BasicSweeper):
             self.run(folder, plan.jobs)
 
     def plan(self, folder: Path, arguments: Sequence[str]) -> Plan:
-        """Compose every job. Raises HarnessError when two of them have one folder, or theirs is not empty."""
+        """Compose and check every job.
+
+        Raises:
+            HarnessError: a configuration has a mistake, two jobs have one folder, or theirs is not empty.
+        """
         _pin(self.composed, folder)
-        values = [f"{key}={value}" for key, value in (self.params or {}).items()]
+        values = [f"{key}={value}" for key, value in (self.params or {}).items() if f"~{key}" not in arguments]
         parser = OverridesParser.create(config_loader=self.context.config_loader)
         ((*combinations,),) = self.split_arguments(parser.parse_overrides([*values, *arguments]), None)
-        jobs: list[Job] = []
-        for number, overrides in enumerate(combinations):
-            jobs.append(self._job(number, overrides))
+        combinations = [chosen(overrides) for overrides in combinations]
+        jobs = refuse_mistakes(combinations, self._job)
         names = [job.dir for job in jobs]
         twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
         if twice is not None:
@@ -106,8 +111,7 @@ class Sweep(BasicSweeper):
             HydraConfig.instance().set_config(cfg)  # for interpolations that ask for it
             name = str(cfg.hydra.sweep.subdir)
             del cfg["hydra"]
-        if not number and cfg.simulation.compiled:
-            compiled.use()  # before anything of it is imported
+        cfg = settled(cfg, asked_by(overrides))
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise HarnessError(f"{SUBDIR}={name} is not inside the sweep's folder")
         return Job(name, list(overrides), plain(cfg), {"system": label(cfg), **parts(cfg)})

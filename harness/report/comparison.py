@@ -153,7 +153,7 @@ def _typed(column: pd.Series) -> pd.Series:
     if not len(there):
         return column.astype("float64")
     if all(type(value) is int for value in there):
-        return column.astype("Int64")
+        return column.astype("UInt64" if there.max() >= 2**63 else "Int64")  # a seed may have 64 bits
     if all(type(value) in (int, float) for value in there):
         return column.astype("float64")
     return column.map(_text)

@@ -1,17 +1,24 @@
-"""Our attention in any Hugging Face causal LM: the packed tokens of all sequences, over the pool's tables."""
+"""Our attention in any Hugging Face causal LM: the packed tokens of all sequences, over the pool's tables.
+
+Three public doors of `transformers` lead to every layer: the attention function (`AttentionInterface`), the mask
+function (`AttentionMaskInterface`) and the cache (`harness.runner.cache`). What stands behind them during a call of the
+model is in `CURRENT`: a step of the runner, the probe, or the tracer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import transformers.utils
 import transformers.utils.import_utils
 from kvlab_kernels.addresses import Addresses
 from kvlab_kernels.dispatch import Backend
+from kvlab_kernels.scores import Scores
 
 # `transformers` offers to fetch kernels through a package that has the name of our own folder: it must not try.
 transformers.utils.is_kernels_available = transformers.utils.import_utils.is_kernels_available = (
@@ -21,12 +28,99 @@ transformers.utils.is_kernels_available = transformers.utils.import_utils.is_ker
 NAME = "kvlab"
 
 
+class MaskMisused(Exception):
+    """A model computes with its mask by itself, instead of handing it to its attention function."""
+
+
+class Mask:
+    """What arrives as `attention_mask` in the layers of one kind.
+
+    Attributes:
+        sees: whether a query at one position sees a key at another, as ``sees(0, 0, query, key)`` on positions inside
+            a sequence.
+        size: the window or chunk that the kind has, as the model says; None = it names none.
+    """
+
+    def __init__(self, sees: Callable[..., torch.Tensor], size: int | None) -> None:
+        self.sees, self.size = sees, size
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise MaskMisused(getattr(function, "__name__", str(function)))
+
+    def __getattr__(self, name: str) -> Any:
+        raise MaskMisused(name)
+
+    def __getitem__(self, key: Any) -> Any:
+        raise MaskMisused("[]")
+
+
+class Call(NamedTuple):
+    """One call of the attention function in a forward pass, as the probe found it.
+
+    Attributes:
+        layer: whose keys and values it attends to.
+        stores: whether it is the first to attend to them in a step, and so stores them.
+        scale: of the scores.
+        scores: what a query sees, and what is done to its scores.
+    """
+
+    layer: int
+    stores: bool
+    scale: float
+    scores: Scores
+
+
+class Attending(Protocol):
+    """What stands behind the attention function during a call of the model."""
+
+    def attention(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                  mask: Any, options: dict[str, Any]) -> torch.Tensor:  # fmt: skip
+        """``[1, T, Hq, Dv]`` of query ``[1, Hq, T, D]``, key and value ``[1, Hkv, T, D or Dv]``."""
+
+
+CURRENT: ContextVar[Attending | None] = ContextVar("kvlab", default=None)
+
+
+@contextmanager
+def standing(behind: Attending) -> Iterator[None]:
+    """Within it, `behind` answers for the attention of whatever model is called."""
+    token = CURRENT.set(behind)
+    try:
+        yield
+    finally:
+        CURRENT.reset(token)
+
+
+def paged_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                    attention_mask: Any, **options: Any) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """The attention function that `transformers` calls.
+
+    Raises:
+        RuntimeError: the model is called by itself, not by a runner.
+    """
+    behind = CURRENT.get()
+    if behind is None:
+        raise RuntimeError("a model with the attention of kvlab can be called by its runner only")
+    return behind.attention(module, query, key, value, attention_mask, options), None
+
+
+def mask_of_kind(mask_function: Callable[..., torch.Tensor], local_size: int | None = None, **options: Any) -> Mask:
+    """The mask function that `transformers` calls once for each kind of layer."""
+    return Mask(mask_function, local_size)
+
+
+transformers.AttentionInterface.register(NAME, paged_attention)
+transformers.AttentionMaskInterface.register(NAME, mask_of_kind)
+
+
 @dataclass(slots=True)
 class StepContext:
     """What attention needs to know of a step. Decoding lanes come first in the packed row, then prompt chunks.
 
     Attributes:
-        kv: ``[L, 2, S, Hkv, D]``, the pool and its scratch slot.
+        pools: of each layer that stores any: keys ``[S, Hkv, D]`` and values ``[S, Hkv, Dv]``, scratch slot included.
+        calls: what the probe found, by the attention module and the layer whose keys it attends to.
         slots: ``[T]`` int64, where the new K and V of each packed token go.
         decode: addresses of the decoding lanes (one query each), None without any.
         prefill: addresses of the prompt chunks, None without any.
@@ -34,7 +128,8 @@ class StepContext:
         max_decode, max_prefill, max_query: host-known bounds of lengths, so that no kernel has to ask the device.
     """
 
-    kv: torch.Tensor
+    pools: dict[int, tuple[torch.Tensor, torch.Tensor]]
+    calls: Calls
     backend: Backend
     slots: torch.Tensor
     decode: Addresses | None = None
@@ -44,81 +139,76 @@ class StepContext:
     max_prefill: int = 0
     max_query: int = 0
 
+    def attention(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                  mask: Any, options: dict[str, Any]) -> torch.Tensor:  # fmt: skip
+        return attend(self, query, key, value, self.calls.index(module, key))
 
-_tracing = False
+
+class Calls:
+    """The calls of the attention function in a forward pass, in order."""
+
+    def __init__(self) -> None:
+        self.all: list[Call] = []
+        self._index: dict[tuple[int, int], int] = {}
+
+    def add(self, module: torch.nn.Module, call: Call) -> None:
+        self._index[id(module), call.layer] = len(self.all)
+        self.all.append(call)
+
+    def index(self, module: torch.nn.Module, key: torch.Tensor) -> int:
+        """Which call this is."""
+        return self._index[id(module), layer_of(key)]
 
 
-@contextmanager
-def tracing() -> Iterator[None]:
-    """Within it attention leaves a mark (a call of `kvlab::attention`) instead of being computed."""
-    global _tracing
-    _tracing = True
-    try:
-        yield
-    finally:
-        _tracing = False
+def label(key: torch.Tensor, layer: int) -> None:
+    """Note of which layer these keys are, for whoever attends to them."""
+    key.kvlab_layer = layer  # type: ignore[attr-defined]
+
+
+def layer_of(key: torch.Tensor) -> int:
+    """The layer that `label` noted; -1 = none: these are not the keys that a cache returned."""
+    return getattr(key, "kvlab_layer", -1)
 
 
 @torch.library.custom_op("kvlab::attention", mutates_args=())
-def _mark(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scaling: float, window: int) -> torch.Tensor:
-    """``[1, T, Hq, D]``; it stands in a traced model for `attend`, and is never run."""
+def mark(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: int) -> torch.Tensor:
+    """``[1, T, Hq, Dv]``; it stands in a traced model for `attend`, and is never run."""
     raise NotImplementedError("a mark in a traced model")
 
 
-@_mark.register_fake
-def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scaling: float, window: int) -> torch.Tensor:
+@mark.register_fake
+def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: int) -> torch.Tensor:
     return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3])
 
 
-def paged_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-                    attention_mask: Any, scaling: float | None = None, kv_step: StepContext | None = None,
-                    sliding_window: int | None = None, softcap: float | None = None,
-                    **kwargs: Any) -> tuple[torch.Tensor, None]:  # fmt: skip
-    """An attention function for `transformers.AttentionInterface`.
+@dataclass(slots=True)
+class Tracing:
+    """Attention leaves a mark instead of being computed."""
 
-    Args:
-        query: ``[1, Hq, T, D]``; key, value: ``[1, Hkv, T, D]`` of the packed row.
+    calls: Calls
 
-    Returns:
-        ``[1, T, Hq, D]`` and no weights.
-
-    Raises:
-        NotImplementedError: the model asks for a sliding window or soft-capped scores.
-    """
-    if softcap:
-        raise NotImplementedError("models with soft-capped attention scores are not supported")
-    layer: int = module.layer_idx  # type: ignore[assignment]
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if _tracing:
-        return torch.ops.kvlab.attention(query, key, value, layer, scaling, sliding_window or 0), None
-    if kv_step is None:
-        raise RuntimeError(f"{type(module).__name__} did not hand its keyword arguments on to its attention function")
-    return attend(kv_step, query, key, value, layer, scaling, sliding_window or 0), None
+    def attention(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                  mask: Any, options: dict[str, Any]) -> torch.Tensor:  # fmt: skip
+        return torch.ops.kvlab.attention(query, key, value, self.calls.index(module, key))
 
 
-def attend(step: StepContext, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: int, scaling: float,
-           window: int) -> torch.Tensor:  # fmt: skip
-    """Write the new keys and values of one layer and attend; `window` tokens at most can be seen, 0 = all."""
-    if window and window < max(step.max_decode, step.max_prefill):
-        raise NotImplementedError(f"a context beyond the model's sliding window of {window} is not supported")
+def attend(step: StepContext, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: int) -> torch.Tensor:
+    """Store the new keys and values of one layer, and attend."""
+    layer, stores, scale, scores = step.calls.all[call]
     backend = step.backend
-    k_pool, v_pool = step.kv[layer]
+    k_pool, v_pool = step.pools[layer]
     q = query[0].transpose(0, 1).contiguous()
-    k, v = key[0].transpose(0, 1).contiguous(), value[0].transpose(0, 1).contiguous()
-    backend.write_kv(k_pool, v_pool, k, v, step.slots)
-    out = torch.empty_like(q)
+    if stores:
+        k, v = key[0].transpose(0, 1).contiguous(), value[0].transpose(0, 1).contiguous()
+        backend.write_kv(k_pool, v_pool, k, v, step.slots)
+    out = torch.empty_like(q) if q.shape[2] == v_pool.shape[2] else q.new_empty(*q.shape[:2], v_pool.shape[2])
     lanes = 0
     if step.decode is not None:
         lanes = len(step.decode.rows)
-        backend.decode_attention(
-            q[:lanes], k_pool, v_pool, step.decode, scaling, out=out[:lanes], max_length=step.max_decode
-        )
+        backend.decode_attention(q[:lanes], k_pool, v_pool, step.decode, scale, out[:lanes], step.max_decode, scores)
     if step.prefill is not None:
         backend.prefill_attention(
-            q[lanes:], k_pool, v_pool, step.prefill, step.query_starts, scaling, out=out[lanes:],
-            max_query=step.max_query, max_length=step.max_prefill,
+            q[lanes:], k_pool, v_pool, step.prefill, step.query_starts, scale, out[lanes:], step.max_query,
+            step.max_prefill, scores,
         )  # fmt: skip
     return out.unsqueeze(0)
-
-
-transformers.AttentionInterface.register(NAME, paged_attention)

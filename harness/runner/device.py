@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from allocators.base import Allocator
 from harness.errors import HarnessError
+from harness.runner.checked import checked
 from harness.runner.flat import Step, as_it_is, flatten
-from harness.runner.model import ModelShape, build_model, read_config, shape_of, turn_weights
-from harness.runner.packing import Packed
+from harness.runner.kv_pool import KVPool
+from harness.runner.made_up import MadeUp, decode_of, prefill_of
+from harness.runner.memory import check_memory, free_bytes
+from harness.runner.model import build_model, read_config, turn_weights
 from harness.runner.pool import pool_slots
+from harness.runner.probe import Probed, probe
+from harness.runner.refusals import refuse_lengths
 from harness.runner.torch_runner import TorchModelRunner
 from harness.workload import prompt_tokens
 
@@ -30,6 +34,7 @@ class Device:
     """A device with a model on it, ready for pools of any size.
 
     Attributes:
+        probed: what the model keeps of each token, and how it attends.
         step: computes what the model does.
         facts: what `environment.json` says of it.
     """
@@ -37,7 +42,7 @@ class Device:
     device: torch.device
     dtype: torch.dtype
     model: Any
-    shape: ModelShape
+    probed: Probed
     backend: Backend
     seed: int
     facts: dict[str, Any]
@@ -46,7 +51,7 @@ class Device:
     def capacity(self, cfg: DictConfig) -> int:
         """Slots in the pool that `cfg` asks for."""
         total = taken = None
-        per_slot = self.shape.bytes_per_slot(self.dtype.itemsize)
+        per_slot = self.probed.elements_per_token * self.dtype.itemsize
         if self.device.type == "cuda" and cfg.gpu_memory_utilization is not None:
             taken = self._taken_at_peak(cfg)
             total = torch.cuda.get_device_properties(self.device).total_memory
@@ -56,16 +61,17 @@ class Device:
 
     def runner(self, allocator: Allocator) -> TorchModelRunner:
         """A runner with an empty pool for `allocator`."""
-        shape = self.shape
-        size = (shape.num_layers, 2, allocator.capacity + 1, shape.num_kv_heads, shape.head_dim)
-        try:
-            kv = torch.zeros(size, dtype=self.dtype, device=self.device)
-        except RuntimeError as error:
-            raise HarnessError(f"a KV pool of {allocator.capacity} slots does not fit the device: {error}") from error
+        pool = KVPool(self.probed, allocator.capacity + 1, self.dtype, self.device)
+        size = self.vocabulary
         return TorchModelRunner(
-            self.model, kv, allocator, self.backend, lambda r: prompt_tokens(r, shape.vocab_size, self.seed), self.step,
-            self.seed,
+            self.model, pool, self.probed.calls, allocator, self.backend, lambda r: prompt_tokens(r, size, self.seed),
+            self.step, self.seed,
         )  # fmt: skip
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the model knows."""
+        return int(self.model.config.get_text_config().vocab_size)
 
     def _taken_at_peak(self, cfg: DictConfig) -> int:
         """Bytes in use at the peak of the largest step: a prompt of `max_num_batched_tokens` in a tiny pool."""
@@ -73,7 +79,7 @@ class Device:
         pieces = -(-cfg.scheduler.max_num_batched_tokens // tokens)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self.device)
-        runner = self.runner(_Extent(tokens))
+        runner = self.runner(MadeUp.extent(tokens))
         runner.forward(prefill_of([tokens] * pieces))
         torch.cuda.synchronize(self.device)
         free, total = torch.cuda.mem_get_info(self.device)
@@ -85,22 +91,48 @@ class Device:
 
 
 def open_device(cfg: DictConfig) -> Device:
-    """The device, model and kernels of `cfg`; kept for the next job if that asks for the same."""
+    """The device, model and kernels of `cfg`; kept for the next job if that asks for the same.
+
+    Raises:
+        HarnessError: whatever of them can't be had or is not modelled; it is known before anything runs.
+    """
     wanted = OmegaConf.create({"model": cfg.model, "device": cfg.device, "seed": cfg.seed})
-    return _open(OmegaConf.to_yaml(wanted, resolve=True))
+    key = OmegaConf.to_yaml(wanted, resolve=True)
+    if key not in _OPENED:
+        _OPENED.clear()  # two of them may not fit
+    if (device := _torch_device(cfg.device.kind)).type == "cpu":
+        check_memory(cfg, dtype_of(cfg).itemsize, free_bytes, resident=key in _OPENED)
+    else:  # all of its memory: what others hold of it may be about to be freed
+        total = torch.cuda.get_device_properties(device).total_memory
+        check_memory(cfg, dtype_of(cfg).itemsize, lambda: total, resident=False)
+    if key not in _OPENED:
+        _OPENED[key] = _open(key)
+    refuse_lengths(_OPENED[key].model, cfg.max_model_len)
+    return _OPENED[key]
 
 
-@lru_cache(maxsize=1)
-def _open(key: str) -> Device:
-    cfg = OmegaConf.create(key)
+_OPENED: dict[str, Device] = {}  # the last one, by what was asked for
+
+
+def open_model(cfg: DictConfig) -> tuple[Any, Backend]:
+    """The model of `cfg` on its device, with our attention, and the kernels that it is computed with.
+
+    Raises:
+        HarnessError: there is no such device, dtype or backend, or no such model.
+    """
     device = _torch_device(cfg.device.kind)
     dtype = _dtype(cfg.device.dtype, device)
-    config = read_config(cfg.model)
-    model = build_model(cfg.model, config, device, dtype, cfg.seed)
+    model = build_model(cfg.model, read_config(cfg.model), device, dtype, cfg.seed)
     try:
-        backend = backend_for(device, dtype, cfg.device.kernels)
+        return model, backend_for(device, dtype, cfg.device.kernels)
     except (ValueError, ImportError) as error:
         raise HarnessError(f"device.kernels={cfg.device.kernels}: {error}") from error
+
+
+def _open(key: str) -> Device:
+    cfg: Any = OmegaConf.create(key)
+    model, backend = open_model(cfg)
+    device, dtype = model.device, model.dtype
     facts: dict[str, Any] = {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "dtype": str(dtype).removeprefix("torch."),
@@ -108,7 +140,8 @@ def _open(key: str) -> Device:
         "kernels_reason": backend.reason,
         "parameters": sum(p.numel() for p in model.parameters()),
     }
-    opened = Device(device, dtype, model, shape_of(config), backend, cfg.seed, facts, as_it_is(model))
+    opened = Device(device, dtype, model, probe(model), backend, cfg.seed, facts, as_it_is(model))
+    facts["check"] = checked(model, backend, cfg.device.get("check", "auto"))
     if device.type == "cpu":
         if dtype == torch.float32:
             turn_weights(model)
@@ -123,11 +156,11 @@ def _flatten(device: Device, wanted: bool | str) -> dict[str, Any]:
         return {"flattened": False, "flattened_reason": "as configured"}
     steps = [prefill_of([9, 15]), decode_of(3, 7), decode_of(1, 7)]
     for step in steps:
-        step.ids = np.random.default_rng(0).integers(0, device.shape.vocab_size, len(step.ids))
-    said = [device.runner(_Extent(16)).forward(step) for step in steps]
+        step.ids = np.random.default_rng(0).integers(0, device.vocabulary, len(step.ids))
+    said = [device.runner(MadeUp.extent(16)).forward(step) for step in steps]
     try:
-        device.step = flatten(device.model)
-        now = [device.runner(_Extent(16)).forward(step) for step in steps]
+        device.step = flatten(device.model, device.probed.calls)
+        now = [device.runner(MadeUp.extent(16)).forward(step) for step in steps]
         difference = max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(said, now, strict=True))
         if difference <= torch.finfo(device.dtype).eps ** 0.5:
             return {"flattened": True, "flattened_reason": f"logits differ by {difference:.0e} of the largest"}
@@ -166,41 +199,6 @@ def _capture(runner: TorchModelRunner, cfg: DictConfig) -> dict[str, Any]:
     return {"cuda_graphs": True, "cuda_graphs_reason": f"decode steps of up to {lanes} lanes"}
 
 
-def decode_of(lanes: int, length: int) -> Packed:
-    """A made-up step of `lanes` decodes that all look at row 0 and write to slot 0."""
-    none, ids, slots = np.zeros(1, np.int32), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
-    lengths = np.full(lanes, length, np.int32)
-    return Packed(ids, ids + length - 1, slots, lengths * 0, lengths, none, lanes, np.arange(lanes), [])
-
-
-def prefill_of(prompts: list[int]) -> Packed:
-    """A made-up step of prompts that all lie in row 0."""
-    where = np.concatenate([np.arange(n) for n in prompts])
-    starts = np.cumsum([0, *prompts]).astype(np.int32)
-    lengths = np.array(prompts, np.int32)
-    due = starts[1:].astype(np.int64) - 1
-    return Packed(where * 0, where, where * 0, lengths * 0, lengths, starts, 0, due, [])
-
-
-class _Extent(Allocator):
-    """One extent from slot 0 in row 0: what made-up steps lie in."""
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity, capacity)
-        self.tables[:] = 0
-
-    def footprint(self, tokens: int) -> int | None:
-        return None
-
-    def place(self, holder: Any, tokens: int) -> int | None:
-        return None
-
-    def release(self, holder: Any) -> None: ...
-
-    def spans(self, holder: Any) -> list[tuple[int, int]]:
-        return []
-
-
 def _torch_device(kind: str) -> torch.device:
     if kind not in ("auto", "cuda", "cpu"):
         raise HarnessError(f"device.kind={kind}: there are auto, cuda, cpu and simulated")
@@ -232,7 +230,7 @@ def _choose_threads(device: Device, wanted: int | str) -> dict[str, Any]:
     if every == 1:
         _set_threads(1)
         return {"threads": 1, "threads_reason": "one processor"}
-    runner = device.runner(_Extent(512))
+    runner = device.runner(MadeUp.extent(512))
     step, times, end = decode_of(16, 256), {1: list[float](), every: list[float]()}, time.perf_counter() + 1.5
     while time.perf_counter() < end or len(times[every]) < 5:
         for threads in times:

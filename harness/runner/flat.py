@@ -16,7 +16,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from harness.runner.attention import StepContext, attend, tracing
+from harness.runner.attention import Calls, StepContext, Tracing, attend, standing
+from harness.runner.cache import PackedCache, forward_of
 from harness.runner.fusion import fuse, overwrite
 
 aten = torch.ops.aten
@@ -26,27 +27,33 @@ Step = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, StepContext], torch.T
 
 def as_it_is(model: Any) -> Step:
     """A step that calls the model."""
+    forward = forward_of(model)
 
-    def step(ids: torch.Tensor, positions: torch.Tensor, due: torch.Tensor, context: Any) -> torch.Tensor:
-        return model(
-            input_ids=ids.unsqueeze(0), position_ids=positions.unsqueeze(0), use_cache=False, logits_to_keep=due,
-            kv_step=context,
-        ).logits[0]  # fmt: skip
+    def step(ids: torch.Tensor, positions: torch.Tensor, due: torch.Tensor, context: StepContext) -> torch.Tensor:
+        with standing(context):
+            return forward(ids, positions, due, PackedCache(positions))
 
     return step
 
 
-def flatten(model: Any) -> Step:
+def flatten(model: Any, calls: Calls) -> Step:
     """A step that does what the model does, traced from it; its attention must be ours.
+
+    Args:
+        calls: of its attention, as the probe found them.
 
     Raises:
         Exception: whatever the tracer met; there is no list of what models may do.
     """
-    step = as_it_is(model)
+    forward = forward_of(model)
+
+    def step(ids: torch.Tensor, positions: torch.Tensor, due: torch.Tensor, context: Any) -> torch.Tensor:
+        return forward(ids, positions, due, PackedCache(positions))
+
     device = next(model.parameters()).device
     # The sizes say what is what: 0 and 1 would be taken for constants, equal ones for the same.
     ids, positions, due = (torch.arange(n, device=device) for n in (7, 7, 5))
-    with torch.inference_mode(False), torch.no_grad(), tracing():
+    with torch.inference_mode(False), torch.no_grad(), standing(Tracing(calls)):
         trace = make_fx(step, tracing_mode="symbolic", pre_dispatch=True, _allow_non_fake_inputs=True)
         traced = trace(ids, positions, due, None)
     _simplify(traced)

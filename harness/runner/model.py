@@ -4,28 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from harness.errors import HarnessError
-
-
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """What the KV pool and the latency models need to know of a model."""
-
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    max_positions: int
-
-    def bytes_per_slot(self, bytes_per_element: int) -> int:
-        """K and V of one token in every layer."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * bytes_per_element
 
 
 def read_config(model: Mapping[str, Any]) -> Any:
@@ -56,29 +40,29 @@ def read_config(model: Mapping[str, Any]) -> Any:
         raise HarnessError(f"{where}: no model config could be read from it: {_first_line(error)}") from error
 
 
-def shape_of(config: Any) -> ModelShape:
-    """The shape of a causal LM, from the names that `transformers` configs use."""
-    text = config.get_text_config()
-    heads = text.num_attention_heads
-    head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
-    kv_heads = getattr(text, "num_key_value_heads", None) or heads
-    positions = getattr(text, "max_position_embeddings", None) or 1 << 30
-    return ModelShape(text.num_hidden_layers, kv_heads, head_dim, text.vocab_size, positions)
+def positions_of(config: Any) -> int | None:
+    """How many positions a model has; None where it sets no limit."""
+    try:
+        return getattr(config.get_text_config(), "max_position_embeddings", None)
+    except NotImplementedError:  # how some say that they have none
+        return None
 
 
 def build_model(model: Mapping[str, Any], config: Any, device: Any, dtype: Any, seed: int) -> Any:
     """The model in eval mode on `device`, its attention replaced by ours.
 
     Raises:
-        HarnessError: the weights can't be reached, or the architecture has no causal LM.
+        HarnessError: the weights can't be reached, the architecture has no causal LM, or its config makes no model.
     """
     import torch
     from transformers import AutoModelForCausalLM
 
     from harness.runner.attention import NAME
+    from harness.runner.refusals import refuse_tokens
 
     path = model.get("path")
     try:
+        refuse_tokens(config)
         if path:
             built = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=NAME)
         else:
@@ -87,8 +71,20 @@ def build_model(model: Mapping[str, Any], config: Any, device: Any, dtype: Any, 
             with torch.random.fork_rng(devices=on_cuda), device:
                 torch.manual_seed(seed)
                 built = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=NAME)
+    except HarnessError:
+        raise
     except (OSError, ValueError, ImportError) as error:
         raise HarnessError(f"model {path or config.model_type} can't be loaded: {_first_line(error)}") from error
+    except KeyError as error:
+        if error.args != (NAME,):
+            raise
+        raise HarnessError(
+            f"model {config.model_type}: chooses its attention among classes of its own, not through the attention "
+            "interface, which is not served"
+        ) from error
+    except Exception as error:  # what a config makes of a model that does not check it
+        told = f"{type(error).__name__}: {_first_line(error)}"
+        raise HarnessError(f"model {path or config.model_type} can't be built from its config: {told}") from error
     return built.to(device).eval().requires_grad_(False)
 
 
@@ -107,4 +103,6 @@ def turn_weights(model: Any) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
+    """What an error says in one line; where that only announces the next, with the next."""
+    lines = str(error).strip().split("\n")
+    return " ".join(line.strip() for line in lines[: 1 + lines[0].endswith(":")]) or type(error).__name__

@@ -17,17 +17,15 @@ class Moves:
     """The moves of one pool, and its host pool.
 
     Args:
-        kv: ``[L, 2, S, Hkv, D]``, the pool.
+        buffers: each ``[L, planes, S, heads, width]``, what the pool consists of.
         host_slots: slots of the host pool; pinned memory beside a GPU.
         backend: the kernels.
     """
 
-    def __init__(self, kv: torch.Tensor, host_slots: int, backend: Backend) -> None:
-        self.kv, self.backend = kv, backend
-        layers, planes, _, heads, width = kv.shape
-        size = (layers, planes, host_slots, heads, width)
+    def __init__(self, buffers: list[torch.Tensor], host_slots: int, backend: Backend) -> None:
+        self.buffers, self.backend = buffers, backend
         try:
-            self.host = torch.empty(size, dtype=kv.dtype, pin_memory=kv.is_cuda)
+            self.host = [_on_host(buffer, host_slots) for buffer in buffers]
         except RuntimeError as error:
             raise HarnessError(f"allocator.host_slots={host_slots} do not fit the host's memory: {error}") from error
 
@@ -36,15 +34,22 @@ class Moves:
         for kind, alike in groupby(moves, key=attrgetter("kind")):
             for sources, targets in _together(list(alike)):
                 here, there = self._on_device(sources), self._on_device(targets)
-                if kind == "copy":
-                    self.backend.move_slots(self.kv, here, there)
-                elif kind == "out":
-                    self.backend.swap_out(self.kv, self.host, here, there)
-                else:
-                    self.backend.swap_in(self.kv, self.host, there, here)
+                for kv, host in zip(self.buffers, self.host, strict=True):
+                    if kind == "copy":
+                        self.backend.move_slots(kv, here, there)
+                    elif kind == "out":
+                        self.backend.swap_out(kv, host, here, there)
+                    else:
+                        self.backend.swap_in(kv, host, there, here)
 
     def _on_device(self, slots: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(slots).to(self.kv.device)
+        return torch.from_numpy(slots).to(self.buffers[0].device)
+
+
+def _on_host(buffer: torch.Tensor, slots: int) -> torch.Tensor:
+    """As many slots of the same kind in the host's memory, pinned beside a GPU."""
+    layers, planes, _, heads, width = buffer.shape
+    return torch.empty((layers, planes, slots, heads, width), dtype=buffer.dtype, pin_memory=buffer.is_cuda)
 
 
 def _together(moves: list[Move]) -> list[tuple[np.ndarray, np.ndarray]]:

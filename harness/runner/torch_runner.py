@@ -11,10 +11,11 @@ from kvlab_kernels.addresses import Addresses
 from kvlab_kernels.dispatch import Backend
 
 from allocators.base import Allocator
-from harness.runner.attention import StepContext
+from harness.runner.attention import Calls, StepContext
 from harness.runner.base import StepResult
 from harness.runner.flat import Step, as_it_is
 from harness.runner.graphs import Capture, DecodeGraphs, padded_sizes
+from harness.runner.kv_pool import KVPool
 from harness.runner.moves import Moves
 from harness.runner.packing import Packed, pack
 from harness.runner.sampling import branches_of
@@ -27,7 +28,8 @@ class TorchModelRunner:
 
     Args:
         model: a causal LM whose attention is ours, in eval mode.
-        kv: ``[L, 2, capacity + 1, Hkv, D]``, the pool and one scratch slot behind it.
+        pool: where keys and values lie.
+        calls: of its attention, as the probe found them.
         allocator: whose tables say where the sequences lie.
         backend: the kernels.
         prompt_of: the token ids (int64 array) of a request's prompt.
@@ -35,23 +37,24 @@ class TorchModelRunner:
         step: computes what `model` does, in fewer calls; by default the model itself is called.
     """
 
-    def __init__(self, model: Any, kv: torch.Tensor, allocator: Allocator, backend: Backend,
+    def __init__(self, model: Any, pool: KVPool, calls: Calls, allocator: Allocator, backend: Backend,
                  prompt_of: Callable[[Request], np.ndarray], step: Step | None = None,
                  seed: int = 0) -> None:  # fmt: skip
         self.model = model
         self.step = step or as_it_is(model)
-        self.kv = kv
+        self.pool = pool
+        self.calls = calls
         self.allocator = allocator
         self.backend = backend
         self.prompt_of = prompt_of
         self.seed = seed
-        self.device = kv.device
-        self.scratch = kv.shape[2] - 1
+        self.device = pool.device
+        self.scratch = pool.slots - 1
         self.keep_logits = False
         self.logits: torch.Tensor | None = None
         self.graphs: DecodeGraphs | None = None
         self._tables = _Tables(allocator, self.device)
-        self._moves = Moves(kv, allocator.host_capacity, backend)
+        self._moves = Moves(pool.buffers, allocator.host_capacity, backend)
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> StepResult:
@@ -96,7 +99,7 @@ class TorchModelRunner:
         lanes, chunks = packed.lanes, len(packed.query_starts) - 1
         rows, lengths = self._on_device(packed.rows), self._on_device(packed.lengths)
         tables, block_size = self._tables.current(), self.allocator.block_size
-        context = StepContext(self.kv, self.backend, self._on_device(packed.slots))
+        context = StepContext(self.pool.layers, self.calls, self.backend, self._on_device(packed.slots))
         if lanes:
             context.decode = Addresses(tables, rows[:lanes], lengths[:lanes], block_size)
             context.max_decode = int(packed.lengths[:lanes].max())
@@ -120,7 +123,8 @@ class TorchModelRunner:
 
         def decode(ids: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor,
                    lengths: torch.Tensor) -> torch.Tensor:  # fmt: skip
-            context = StepContext(self.kv, self.backend, slots, Addresses(tables, rows, lengths, block_size))
+            context = StepContext(self.pool.layers, self.calls, self.backend, slots)
+            context.decode = Addresses(tables, rows, lengths, block_size)
             context.max_decode = max_length
             return self.step(ids, positions, every[: len(ids)], context)
 

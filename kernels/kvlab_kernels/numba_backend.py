@@ -30,6 +30,7 @@ from numba.extending import intrinsic
 from kvlab_kernels import torch_backend
 from kvlab_kernels.addresses import Addresses
 from kvlab_kernels.cached import cached_njit
+from kvlab_kernels.scores import PLAIN, Scores
 from kvlab_kernels.torch_backend import prefill_attention, swap_in, swap_out
 
 __all__ = ["copy_slots", "decode_attention", "move_slots", "prefill_attention", "swap_in", "swap_out", "write_kv"]
@@ -49,14 +50,16 @@ def decode_attention(
     scale: float,
     out: torch.Tensor | None = None,
     max_length: int | None = None,
+    scores: Scores = PLAIN,
 ) -> torch.Tensor:
     """Attend with one query per sequence; see `kvlab_kernels.torch_backend.decode_attention` for the arguments.
 
     Raises:
         TypeError: the pools or ``out`` are not contiguous, or the addresses are not int32.
     """
-    if q.dtype != torch.float32 or k_pool.dtype != torch.float32:
-        return torch_backend.decode_attention(q, k_pool, v_pool, addresses, scale, out, max_length)
+    other = scores is not PLAIN or k_pool.shape != v_pool.shape
+    if other or q.dtype != torch.float32 or k_pool.dtype != torch.float32:
+        return torch_backend.decode_attention(q, k_pool, v_pool, addresses, scale, out, max_length, scores)
     tables, rows, lengths, block_size = addresses
     queries, keys, values = q.contiguous().numpy(), k_pool.numpy(), v_pool.numpy()
     out = torch.empty(q.shape) if out is None else out
@@ -79,7 +82,7 @@ def decode_attention(
 
 def write_kv(k_pool: torch.Tensor, v_pool: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
     """Store ``k`` and ``v`` ``[T, Hkv, D]`` in ``slots[T]`` (int64) of one layer; a negative slot is skipped."""
-    if k_pool.dtype != torch.float32 or k.dtype != torch.float32:
+    if k_pool.dtype != torch.float32 or k.dtype != torch.float32 or k.shape != v.shape:
         return torch_backend.write_kv(k_pool, v_pool, k, v, slots)
     _write(k_pool.numpy(), v_pool.numpy(), k.contiguous().numpy(), v.contiguous().numpy(), slots.numpy())
 

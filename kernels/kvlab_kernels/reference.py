@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from kvlab_kernels.addresses import Addresses
+from kvlab_kernels.scores import PLAIN, Scores
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # ‖out − reference‖ / ‖reference‖
 
@@ -22,23 +23,35 @@ def slots_of(addresses: Addresses, index: int) -> torch.Tensor:
     return row[token // block_size] * block_size + token % block_size
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, scores: Scores = PLAIN) -> torch.Tensor:
     """Causal attention of the last n positions of one sequence, in float64.
 
     Args:
         q: ``[n, Hq, D]``.
-        k, v: ``[t, Hkv, D]``, t ≥ n; query j stands at position ``t - n + j``.
+        k: ``[t, Hkv, D]``, t ≥ n; query j stands at position ``t - n + j``.
+        v: ``[t, Hkv, Dv]``.
+        scores: what each query sees, and what is done to its scores.
 
     Returns:
-        ``[n, Hq, D]`` float64.
+        ``[n, Hq, Dv]`` float64.
     """
     queries, heads, _ = q.shape
     tokens, kv_heads, _ = k.shape
     k, v = (x.double().repeat_interleave(heads // kv_heads, dim=1) for x in (k, v))
-    scores = torch.einsum("qhd,thd->hqt", q.double(), k) * scale
+    weights = torch.einsum("qhd,thd->hqt", q.double(), k) * scale
+    if scores.softcap:
+        weights = torch.tanh(weights / scores.softcap) * scores.softcap
     position = torch.arange(tokens, device=q.device)
-    hidden = position[None, :] > (tokens - queries + torch.arange(queries, device=q.device))[:, None]
-    return torch.einsum("hqt,thd->qhd", scores.masked_fill(hidden, float("-inf")).softmax(-1), v)
+    own = (tokens - queries + torch.arange(queries, device=q.device))[:, None]
+    hidden = (position > own) | (position < scores.first_seen(own))
+    weights = weights.masked_fill(hidden, float("-inf"))
+    if scores.sinks is not None:
+        sinks = scores.sinks.double()[:, None, None].expand(-1, queries, 1)
+        weights = torch.cat([weights, sinks], -1).softmax(-1)[..., :-1]
+    else:
+        weights = weights.softmax(-1)
+    unseen = hidden.all(0)[:, None, None]  # what lies behind every window may be garbage
+    return torch.einsum("hqt,thd->qhd", weights, v.masked_fill(unseen, 0))
 
 
 def prefill_attention(
@@ -51,17 +64,18 @@ def prefill_attention(
     out: torch.Tensor | None = None,
     max_query: int | None = None,
     max_length: int | None = None,
+    scores: Scores = PLAIN,
 ) -> torch.Tensor:
-    """Packed causal attention: q ``[T, Hq, D]``, pools ``[S, Hkv, D]`` -> ``[T, Hq, D]``, float64 or `out`.
+    """Packed causal attention: q ``[T, Hq, D]``, pools ``[S, Hkv, D or Dv]`` -> ``[T, Hq, Dv]``, float64 or `out`.
 
     The queries of sequence i are the last ``query_starts[i + 1] - query_starts[i]`` of its ``lengths[i]`` tokens.
     """
-    result = torch.zeros(q.shape, dtype=torch.float64, device=q.device)
+    result = q.new_zeros(*q.shape[:2], v_pool.shape[2], dtype=torch.float64)
     for index in range(len(addresses.rows)):
         first, last = int(query_starts[index]), int(query_starts[index + 1])
         if last > first:
             slots = slots_of(addresses, index)
-            result[first:last] = attend(q[first:last], k_pool[slots], v_pool[slots], scale)
+            result[first:last] = attend(q[first:last], k_pool[slots], v_pool[slots], scale, scores)
     return result if out is None else out.copy_(result)
 
 
@@ -73,13 +87,14 @@ def decode_attention(
     scale: float,
     out: torch.Tensor | None = None,
     max_length: int | None = None,
+    scores: Scores = PLAIN,
 ) -> torch.Tensor:
-    """One query per sequence: q ``[B, Hq, D]`` -> ``[B, Hq, D]``, float64 or `out`; length 0 gives zeros."""
-    result = torch.zeros(q.shape, dtype=torch.float64, device=q.device)
+    """One query per sequence: q ``[B, Hq, D]`` -> ``[B, Hq, Dv]``, float64 or `out`; length 0 gives zeros."""
+    result = q.new_zeros(*q.shape[:2], v_pool.shape[2], dtype=torch.float64)
     for index, length in enumerate(addresses.lengths.tolist()):
         if length:
             slots = slots_of(addresses, index)
-            result[index] = attend(q[index : index + 1], k_pool[slots], v_pool[slots], scale)[0]
+            result[index] = attend(q[index : index + 1], k_pool[slots], v_pool[slots], scale, scores)[0]
     return result if out is None else out.copy_(result)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from kvlab_kernels.addresses import Addresses
+from kvlab_kernels.scores import PLAIN, Scores
 
 
 def decode_attention(
@@ -19,33 +20,31 @@ def decode_attention(
     scale: float,
     out: torch.Tensor | None = None,
     max_length: int | None = None,
+    scores: Scores = PLAIN,
 ) -> torch.Tensor:
-    """Attend with one query per sequence to all tokens of that sequence.
+    """Attend with one query per sequence to the tokens of that sequence which it sees.
 
     Args:
         q: ``[B, Hq, D]``, one query per sequence.
         k_pool: ``[S, Hkv, D]``, keys of one layer; ``Hq`` is a multiple of ``Hkv``.
-        v_pool: ``[S, Hkv, D]``, values of one layer.
+        v_pool: ``[S, Hkv, Dv]``, values of one layer; the first columns of the keys may serve as such (a view).
         addresses: where the tokens of each sequence lie.
         scale: what the scores are multiplied by.
-        out: ``[B, Hq, D]`` to write into; a new tensor by default.
+        out: ``[B, Hq, Dv]`` to write into; a new tensor by default.
         max_length: the longest length, where the caller knows it (saves a device synchronisation).
+        scores: what a query sees, and what is done to its scores. What no query sees is not read.
 
     Returns:
-        ``[B, Hq, D]``; zeros for a sequence of length 0.
+        ``[B, Hq, Dv]``; zeros for a sequence of length 0.
     """
-    width = int(addresses.lengths.max()) if max_length is None else max_length
-    if width == 0:
-        return q.new_zeros(q.shape) if out is None else out.zero_()
-    slots, stored = _padded_slots(addresses, width)
-    attended = scaled_dot_product_attention(
-        q.unsqueeze(2),  # [B, Hq, 1, D]
-        k_pool[slots].transpose(1, 2),  # [B, Hkv, width, D]
-        v_pool[slots].transpose(1, 2),
-        attn_mask=stored[:, None, None, :],
-        scale=scale,
-        enable_gqa=q.shape[1] != k_pool.shape[1],
-    ).squeeze(2)
+    longest = int(addresses.lengths.max()) if max_length is None else max_length
+    if longest == 0:
+        shape = (*q.shape[:2], v_pool.shape[2])
+        return q.new_zeros(shape) if out is None else out.zero_()
+    slots, seen = _padded_slots(addresses, longest, scores)
+    keys = k_pool[slots].transpose(1, 2)  # [B, Hkv, width, D]
+    values = keys[..., : v_pool.shape[2]] if _shares(k_pool, v_pool) else v_pool[slots].transpose(1, 2)
+    attended = _attend(q.unsqueeze(2), keys, values, seen[:, None, None, :], scale, scores).squeeze(2)
     attended = attended.masked_fill((addresses.lengths == 0)[:, None, None], 0)
     return attended if out is None else out.copy_(attended)
 
@@ -60,6 +59,7 @@ def prefill_attention(
     out: torch.Tensor | None = None,
     max_query: int | None = None,
     max_length: int | None = None,
+    scores: Scores = PLAIN,
 ) -> torch.Tensor:
     """Attend causally with the last tokens of each sequence, packed in one row without padding.
 
@@ -67,30 +67,34 @@ def prefill_attention(
         q: ``[T, Hq, D]``; the queries of sequence ``i`` are rows ``query_starts[i]`` to ``query_starts[i + 1]``, the
             last positions of its ``lengths[i]`` tokens, whose keys and values are in the pool already.
         k_pool: ``[S, Hkv, D]``, keys of one layer; ``Hq`` is a multiple of ``Hkv``.
-        v_pool: ``[S, Hkv, D]``, values of one layer.
+        v_pool: ``[S, Hkv, Dv]``, values of one layer; the first columns of the keys may serve as such (a view).
         addresses: where the tokens of each sequence lie.
         query_starts: ``[B + 1]`` int32.
         scale: what the scores are multiplied by.
-        out: ``[T, Hq, D]`` to write into; a new tensor by default.
+        out: ``[T, Hq, Dv]`` to write into; a new tensor by default.
         max_query: unused here; kernels that launch a grid need it.
         max_length: unused here, likewise.
+        scores: what a query sees, and what is done to its scores. What no query sees is not read.
 
     Returns:
-        ``[T, Hq, D]``.
+        ``[T, Hq, Dv]``.
     """
-    out = torch.empty_like(q) if out is None else out
+    out = q.new_empty(*q.shape[:2], v_pool.shape[2]) if out is None else out
     starts = query_starts.tolist()
     rows, lengths = addresses.rows.tolist(), addresses.lengths.tolist()
     for row, length, (first, last) in zip(rows, lengths, pairwise(starts), strict=True):
         if first == last:
             continue
+        own = torch.arange(length - (last - first), length, device=q.device)[:, None]
+        begin = int(scores.first_seen(own[:1])) if scores.window or scores.chunk else 0
         table = addresses.tables[row]
-        attended = _attend_causally(
-            q[first:last].transpose(0, 1),
-            _tokens(k_pool, table, addresses.block_size, length).transpose(0, 1),
-            _tokens(v_pool, table, addresses.block_size, length).transpose(0, 1),
-            scale,
-        )
+        keys = _tokens(k_pool, table, addresses.block_size, begin, length).transpose(0, 1)
+        if _shares(k_pool, v_pool):
+            values = keys[..., : v_pool.shape[2]]
+        else:
+            values = _tokens(v_pool, table, addresses.block_size, begin, length).transpose(0, 1)
+        queries = q[first:last].transpose(0, 1)
+        attended = _attend_causally(queries[None], keys[None], values[None], own, begin, scale, scores)[0]
         out[first:last] = attended.transpose(0, 1)
     return out
 
@@ -138,48 +142,73 @@ def swap_in(
     _copy_across(host, kv, host_slots, slots, stream)
 
 
-def _padded_slots(addresses: Addresses, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Slots of the first ``width`` tokens ``[B, width]``, and which of them exist.
+def _shares(k_pool: torch.Tensor, v_pool: torch.Tensor) -> bool:
+    """Whether the values are the first columns of the keys."""
+    return k_pool.data_ptr() == v_pool.data_ptr()
 
-    Padding repeats the sequence's first slot: a probability of 0 times whatever lies in a foreign slot may be NaN.
+
+def _padded_slots(addresses: Addresses, longest: int, scores: Scores) -> tuple[torch.Tensor, torch.Tensor]:
+    """Slots of the tokens that the last one of each sequence sees ``[B, width]``, and which of them exist.
+
+    Padding repeats the first slot that is seen: a probability of 0 times whatever lies in a foreign slot may be NaN.
     """
     tables, rows, lengths, block_size = addresses
+    width = min([longest, *(size for size in (scores.window, scores.chunk) if size)])
     positions = torch.arange(width, device=tables.device)
-    stored = positions < lengths[:, None]
-    positions = torch.where(stored, positions, 0)
+    if width < longest:
+        first = scores.first_seen((lengths - 1).clamp(min=0))[:, None]
+        seen = first + positions < lengths[:, None]
+        positions = first + torch.where(seen, positions, 0)
+    else:
+        seen = positions < lengths[:, None]
+        positions = torch.where(seen, positions, 0)
     table = tables[rows].long()
     if block_size == 0:
         slots = table[:, :1] + positions
     else:
         slots = table.gather(1, positions // block_size) * block_size + positions % block_size
-    return torch.where(lengths[:, None] > 0, slots, 0), stored
+    return torch.where(lengths[:, None] > 0, slots, 0), seen
 
 
-def _tokens(pool: torch.Tensor, table: torch.Tensor, block_size: int, length: int) -> torch.Tensor:
-    """The ``[length, Hkv, D]`` tokens of one sequence: a view where they lie in a row, gathered by blocks otherwise."""
+def _tokens(pool: torch.Tensor, table: torch.Tensor, block_size: int, begin: int, end: int) -> torch.Tensor:
+    """Tokens ``begin`` to ``end`` of a sequence ``[n, Hkv, D]``: a view of an extent, gathered by blocks otherwise."""
     if block_size == 0:
         start = int(table[0])
-        return pool[start : start + length]
-    blocks = table[: -(-length // block_size)].long()
-    whole_blocks = pool[: len(pool) // block_size * block_size].view(-1, block_size, *pool.shape[1:])
-    return whole_blocks[blocks].flatten(0, 1)[:length]
+        return pool[start + begin : start + end]
+    first = begin // block_size
+    blocks = table[first : -(-end // block_size)].long()
+    whole_blocks = pool[: len(pool) // block_size * block_size].unflatten(0, (-1, block_size))
+    return whole_blocks[blocks].flatten(0, 1)[begin - first * block_size : end - first * block_size]
 
 
-def _attend_causally(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
-    """Attention of ``q`` ``[Hq, Tq, D]``, the last positions of ``k`` and ``v`` ``[Hkv, T, D]``."""
-    queries, tokens = q.shape[1], k.shape[1]
-    mask = None
-    if 1 < queries < tokens:
-        mask = torch.ones(queries, tokens, dtype=torch.bool, device=q.device).tril(tokens - queries)
-    return scaled_dot_product_attention(
-        q[None],
-        k[None],
-        v[None],
-        attn_mask=mask,
-        is_causal=1 < queries == tokens,
-        scale=scale,
-        enable_gqa=q.shape[0] != k.shape[0],
-    )[0]
+def _attend_causally(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, own: torch.Tensor, begin: int, scale: float,
+                     scores: Scores) -> torch.Tensor:  # fmt: skip
+    """Attention of ``q`` ``[1, Hq, n, D]`` at positions `own` ``[n, 1]`` to the tokens from position `begin` on."""
+    queries, tokens = q.shape[2], k.shape[2]
+    if scores.are_plain and queries in (1, tokens):
+        grouped = q.shape[1] != k.shape[1]
+        return scaled_dot_product_attention(q, k, v, is_causal=queries > 1, scale=scale, enable_gqa=grouped)
+    position = begin + torch.arange(tokens, device=q.device)
+    seen = (position <= own) & (position >= scores.first_seen(own))
+    return _attend(q, k, v, seen, scale, scores)
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor, scale: float,
+            scores: Scores) -> torch.Tensor:  # fmt: skip
+    """Attention of ``q`` ``[B, Hq, n, D]`` over ``k`` and ``v`` ``[B, Hkv, t, D or Dv]`` where `seen` ``[…, n, t]``."""
+    grouped = q.shape[1] != k.shape[1]
+    if scores.sinks is None and not scores.softcap:
+        return scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=grouped)
+    if grouped:
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    weights = (q @ k.transpose(2, 3)).float() * scale
+    if scores.softcap:
+        weights = torch.tanh(weights / scores.softcap) * scores.softcap
+    weights = weights.masked_fill(~seen, float("-inf"))
+    if scores.sinks is not None:
+        sinks = scores.sinks.float()[None, :, None, None].expand(*weights.shape[:3], 1)
+        weights = torch.cat([weights, sinks], -1)
+    return weights.softmax(-1)[..., : k.shape[2]].to(v.dtype) @ v
 
 
 def _copy_across(

@@ -57,7 +57,9 @@ def model_group() -> dict[str, Any]:
 @cache
 def device(threads: int) -> Device:
     settings = {"kind": "cpu", "dtype": "float32", "threads": threads, "kernels": "auto"}
-    return open_device(OmegaConf.create({"model": model_group(), "device": settings, "seed": 0}))
+    return open_device(
+        OmegaConf.create({"model": model_group(), "device": settings, "seed": 0, "max_model_len": LONGEST})
+    )
 
 
 @cache

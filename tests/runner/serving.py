@@ -17,7 +17,9 @@ from harness.clock import MeasuredClock
 from harness.metrics.recorder import Recorder
 from harness.replayer import replay
 from harness.runner.base import StepResult
-from harness.runner.model import build_model, read_config, shape_of
+from harness.runner.kv_pool import KVPool
+from harness.runner.model import build_model, read_config
+from harness.runner.probe import Probed, probe
 from harness.runner.torch_runner import TorchModelRunner
 from schedulers.base import Scheduler
 from schedulers.request import Batch, Request, Sequence
@@ -57,6 +59,19 @@ def model_of(name: str, ours: bool = True) -> Any:
     return model
 
 
+@lru_cache
+def probed_of(name: str) -> Probed:
+    return probe(model_of(name))
+
+
+def poisoned_pool(probed: Probed, slots: int) -> KVPool:
+    """A pool full of NaN, a scratch slot behind it."""
+    pool = KVPool(probed, slots + 1, torch.float32, torch.device("cpu"))
+    for buffer in pool.buffers:
+        buffer.fill_(float("nan"))
+    return pool
+
+
 class KeepingRunner:
     """A runner that keeps the logits of every sampled token, by request."""
 
@@ -82,12 +97,11 @@ def serve(name: str, allocator: Allocator, make_scheduler: Callable[[Allocator],
 
     `tokens` and `logits` are of the first answer, or of all in turn where a request wants several.
     """
-    model = model_of(name)
-    shape = shape_of(model.config)
-    checked = Checked(allocator)
-    kv = torch.full((shape.num_layers, 2, allocator.capacity + 1, shape.num_kv_heads, shape.head_dim), float("nan"))
+    model, probed, checked = model_of(name), probed_of(name), Checked(allocator)
+    pool = poisoned_pool(probed, allocator.capacity)
     backend = backend_for("cpu", torch.float32, kernels)
-    runner = KeepingRunner(TorchModelRunner(model, kv, checked, backend, lambda r: np.array(r.token_ids)), tamper)
+    plain = TorchModelRunner(model, pool, probed.calls, checked, backend, lambda r: np.array(r.token_ids))
+    runner = KeepingRunner(plain, tamper)
     recorder = Recorder()
     workload = SimpleNamespace(requests=served or requests(), concurrency=None)
     replay(workload, make_scheduler(checked), runner, MeasuredClock(), recorder)

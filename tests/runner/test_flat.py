@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,13 @@ from omegaconf import OmegaConf
 from allocators.paged import Paged
 from harness.runner import device as device_module
 from harness.runner import torch_runner
-from harness.runner.device import _Extent, decode_of, open_device, prefill_of
+from harness.runner.device import open_device
 from harness.runner.flat import flatten
-from harness.runner.model import build_model, read_config, shape_of, turn_weights
+from harness.runner.kv_pool import KVPool
+from harness.runner.made_up import MadeUp, decode_of, prefill_of
+from harness.runner.model import build_model, read_config, turn_weights
 from harness.runner.packing import Packed
+from harness.runner.probe import probe
 from harness.runner.torch_runner import TorchModelRunner
 from schedulers.continuous import Continuous
 from schedulers.reservation import RESERVATIONS
@@ -43,10 +45,16 @@ def built(name: str) -> Any:
 
 
 def runner_of(model: Any, step: Any = None) -> TorchModelRunner:
-    shape = shape_of(model.config)
-    size = (shape.num_layers, 2, 65, shape.num_kv_heads, shape.head_dim)
-    kv = torch.linspace(-99, 99, math.prod(size)).view(size).sin()
-    return TorchModelRunner(model, kv, _Extent(64), backend_for("cpu", torch.float32), lambda r: None, step)
+    probed = probe(model)
+    pool = KVPool(probed, 65, torch.float32, torch.device("cpu"))
+    for buffer in pool.buffers:
+        buffer.copy_(torch.linspace(-99, 99, buffer.numel()).view(buffer.shape).sin())
+    backend = backend_for("cpu", torch.float32)
+    return TorchModelRunner(model, pool, probed.calls, MadeUp.extent(64), backend, lambda r: None, step)
+
+
+def flattened(model: Any) -> Any:
+    return flatten(model, probe(model).calls)
 
 
 def steps() -> list[Packed]:
@@ -65,7 +73,7 @@ def test_flat_and_plain_agree(name: str) -> None:
     model = built(name)
     plain = [runner_of(model).forward(step) for step in steps()]
     turn_weights(model)
-    flat = [runner_of(model, flatten(model)).forward(step) for step in steps()]
+    flat = [runner_of(model, flattened(model)).forward(step) for step in steps()]
     for a, b in zip(plain, flat, strict=True):
         assert a.shape == b.shape
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
@@ -74,7 +82,7 @@ def test_flat_and_plain_agree(name: str) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("chunked", [False, True])
 def test_flat_models_serve_what_generate_says(name: str, chunked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_runner, "as_it_is", flatten)
+    monkeypatch.setattr(torch_runner, "as_it_is", flattened)
     budget = 9 if chunked else 2560
     served = serve(
         name, Paged(160, 64, block_size=4),
@@ -87,45 +95,45 @@ def test_flat_models_serve_what_generate_says(name: str, chunked: bool, monkeypa
 def test_the_same_step_twice_says_the_same() -> None:
     """Operations that overwrite their inputs must not reach a weight or a constant."""
     model = built("llama")
-    runner = runner_of(model, flatten(model))
+    runner = runner_of(model, flattened(model))
     first, again = (runner_of(model, runner.step).forward(steps()[0]) for _ in range(2))
     torch.testing.assert_close(first, again, atol=0, rtol=0)
 
 
 def test_llama_is_fused_and_its_modules_are_gone() -> None:
-    source = flatten(built("llama")).source  # type: ignore[attr-defined]
+    source = flattened(built("llama")).source  # type: ignore[attr-defined]
     assert source.count("call_rms_norm(") == 5
     assert source.count("call_rotate(") == 4
     assert source.count("attend(") == 2
     assert "pow" not in source
-    assert "dropout" not in flatten(built("opt")).source  # type: ignore[attr-defined]
+    assert "dropout" not in flattened(built("opt")).source  # type: ignore[attr-defined]
 
 
 def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(model: Any) -> Any:
+    def refuse(model: Any, calls: Any) -> Any:
         raise RuntimeError("its control flow asks the data")
 
     monkeypatch.setattr(device_module, "flatten", refuse)
     device_module._open.cache_clear()
     model = {"path": None, "config": CONFIGS["opt"] | {"vocab_size": VOCABULARY}, "init_std": 0.2}
     settings = {"kind": "cpu", "dtype": "float32", "threads": 1, "kernels": "auto"}
-    opened = open_device(OmegaConf.create({"model": model, "device": settings, "seed": 0}))
+    opened = open_device(OmegaConf.create({"model": model, "device": settings, "seed": 0, "max_model_len": 64}))
     device_module._open.cache_clear()
     assert opened.facts["flattened"] is False
     assert "asks the data" in opened.facts["flattened_reason"]
-    assert opened.runner(_Extent(16)).forward(decode_of(2, 4)).shape == (2, VOCABULARY)
+    assert opened.runner(MadeUp.extent(16)).forward(decode_of(2, 4)).shape == (2, VOCABULARY)
 
 
 def test_a_flat_model_that_says_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(model: Any) -> Any:
-        step = flatten(model)
+    def wrong(model: Any, calls: Any) -> Any:
+        step = flatten(model, calls)
         return lambda *args: step(*args) * 1.01
 
     monkeypatch.setattr(device_module, "flatten", wrong)
     device_module._open.cache_clear()
     model = {"path": None, "config": CONFIGS["opt"] | {"vocab_size": VOCABULARY}, "init_std": 0.2}
     settings = {"kind": "cpu", "dtype": "float32", "threads": 1, "kernels": "auto"}
-    opened = open_device(OmegaConf.create({"model": model, "device": settings, "seed": 0}))
+    opened = open_device(OmegaConf.create({"model": model, "device": settings, "seed": 0, "max_model_len": 64}))
     device_module._open.cache_clear()
     assert opened.facts["flattened"] is False
     assert "differed" in opened.facts["flattened_reason"]

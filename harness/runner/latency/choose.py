@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from harness.runner.model import read_config
 from harness.runner.pool import pool_slots
 
 PRESETS = Path(__file__).parent / "presets"
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def choose_latency(cfg: DictConfig) -> Any:
@@ -91,9 +93,7 @@ def simulated_slots(cfg: DictConfig) -> int:
     """
     per_slot = device_bytes = weight_bytes = 0
     if cfg.gpu_memory_utilization is not None or cfg.kv_bytes is not None:
-        weights, size = model_weights(cfg), 2
-        if cfg.device.hardware is not None:
-            size = hardware_of(cfg, "").element_bytes
+        weights, size = model_weights(cfg), element_bytes(cfg)
         per_slot = weights.slot_bytes(size)
         if cfg.gpu_memory_utilization is not None:
             machine = hardware_of(cfg, "gpu_memory_utilization")
@@ -115,7 +115,19 @@ def hardware_of(cfg: DictConfig, who: str) -> Hardware:
     if cfg.device.hardware is None:
         raise HarnessError(f"{who} needs device.hardware, for example device.hardware=a100_40gb")
     wanted = cfg.device.hardware
-    return load_hardware(wanted if isinstance(wanted, str) else OmegaConf.to_container(wanted))  # type: ignore[arg-type]
+    machine = load_hardware(wanted if isinstance(wanted, str) else OmegaConf.to_container(wanted))  # type: ignore[arg-type]
+    size = ELEMENT_BYTES.get(cfg.device.get("dtype"))
+    return replace(machine, element_bytes=size) if size else machine
+
+
+def element_bytes(cfg: DictConfig) -> int:
+    """Bytes of a weight, and of a number in the KV cache, on a simulated device.
+
+    They follow `device.dtype` as on a real one; `auto` is what the hardware says, and 2 where none is named.
+    """
+    if cfg.device.hardware is not None:
+        return hardware_of(cfg, "").element_bytes
+    return ELEMENT_BYTES.get(cfg.device.get("dtype"), 2)
 
 
 def _devices(cfg: DictConfig) -> int:

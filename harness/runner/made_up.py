@@ -1,0 +1,63 @@
+"""Steps and pools that no scheduler made: to warm up, to measure, to compare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from allocators.base import Allocator
+from harness.runner.packing import Packed
+
+
+def decode_of(lanes: int, length: int) -> Packed:
+    """A made-up step of `lanes` decodes that all look at row 0 and write to slot 0."""
+    none, ids, slots = np.zeros(1, np.int32), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
+    lengths = np.full(lanes, length, np.int32)
+    return Packed(ids, ids + length - 1, slots, lengths * 0, lengths, none, lanes, np.arange(lanes), [])
+
+
+def prefill_of(prompts: list[int]) -> Packed:
+    """A made-up step of prompts that all lie in row 0."""
+    where = np.concatenate([np.arange(n) for n in prompts])
+    starts = np.cumsum([0, *prompts]).astype(np.int32)
+    lengths = np.array(prompts, np.int32)
+    due = starts[1:].astype(np.int64) - 1
+    return Packed(where * 0, where, where * 0, lengths * 0, lengths, starts, 0, due, [])
+
+
+class MadeUp(Allocator):
+    """Tables that are given, and nothing else of an allocator: what made-up steps lie in.
+
+    Args:
+        tables: ``[rows, width]`` int32.
+        block_size: slots in a block, 0 = a row holds the start of an extent.
+    """
+
+    def __init__(self, capacity: int, tables: np.ndarray, block_size: int = 0) -> None:
+        self.block_size = block_size
+        super().__init__(capacity, capacity)
+        self.tables = tables
+
+    @classmethod
+    def extent(cls, capacity: int) -> MadeUp:
+        """One extent from slot 0 in row 0."""
+        return cls(capacity, np.zeros((64, 1), np.int32))
+
+    @classmethod
+    def strewn(cls, rows: int, tokens: int, block_size: int, seed: int = 1) -> MadeUp:
+        """Room for `tokens` in each of `rows`, in blocks at random places."""
+        width = -(-tokens // block_size)
+        order = np.random.default_rng(seed).permutation(rows * width).astype(np.int32)
+        return cls(rows * width * block_size, order.reshape(rows, width), block_size)
+
+    def footprint(self, tokens: int) -> int | None:
+        return None
+
+    def place(self, holder: Any, tokens: int) -> int | None:
+        return None
+
+    def release(self, holder: Any) -> None: ...
+
+    def spans(self, holder: Any) -> list[tuple[int, int]]:
+        return []

@@ -1,0 +1,231 @@
+"""What a model keeps of each token, and how it attends: found by one short forward pass, not by names in its config.
+
+Whatever is not understood here is refused, in one line with the layer and what it is: a model must not run and say
+something else than it would by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from kvlab_kernels.scores import PLAIN, Scores
+
+from harness.errors import HarnessError
+from harness.runner.attention import Call, Calls, Mask, MaskMisused, layer_of, standing
+from harness.runner.cache import PackedCache, forward_of
+
+TOKENS = 6  # of the probe
+# Options of an attention function that change no number outside training, or that stand in the mask as well.
+WITHOUT_EFFECT = {"dropout", "position_ids", "use_cache", "output_router_logits", "output_attentions", "is_causal",
+                  "cache_position", "output_hidden_states", "return_dict", "training"}  # fmt: skip
+LINEAR = "keeps a recurrent state, which is not served"
+OWN_ATTENTION = "computes attention by itself, not through the attention interface, which is not served"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Keys and values that a layer stores of a token: heads and width of each."""
+
+    key: tuple[int, int]
+    value: tuple[int, int]
+
+    @property
+    def pair(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        return self.key, self.value
+
+    @property
+    def elements(self) -> int:
+        return sum(heads * width for heads, width in self.pair)
+
+
+@dataclass(slots=True)
+class Probed:
+    """What a model keeps.
+
+    Attributes:
+        layers: what each layer stores of a token, of those that store any.
+        calls: how it attends.
+    """
+
+    layers: dict[int, Stored] = field(default_factory=dict)
+    calls: Calls = field(default_factory=Calls)
+
+    @property
+    def elements_per_token(self) -> int:
+        return sum(stored.elements for stored in self.layers.values())
+
+
+def probe(model: Any) -> Probed:
+    """What `model` keeps, whose attention must be ours.
+
+    Raises:
+        HarnessError: something of it is not modelled.
+    """
+    before = _tensors_in(model)
+    device = next(model.parameters()).device
+    ids = torch.arange(TOKENS, device=device) % model.config.get_text_config().vocab_size
+    positions = torch.arange(TOKENS, device=device)
+    probing = _Probing(model)
+    forward = forward_of(model)
+    try:
+        with torch.inference_mode(), standing(probing), probing.watched():
+            forward(ids, positions, positions[-1:], _ProbeCache(probing, positions))
+    except HarnessError:
+        raise
+    except MaskMisused as error:
+        raise probing.refused(OWN_ATTENTION) from error
+    except Exception as error:  # a model can meet anything
+        told = str(error).strip().split("\n")[0]
+        raise probing.refused(f"its forward pass fails: {type(error).__name__}: {told}") from error
+    probing.finish()
+    for module, name, _ in _tensors_in(model) - before:
+        raise probing.refused(f"keeps {name} in itself from one step to the next, which is not modelled",
+                              getattr(module, "layer_idx", None), type(module).__name__)  # fmt: skip
+    return probing.probed
+
+
+def _tensors_in(model: Any) -> set[tuple[torch.nn.Module, str, int]]:
+    """The tensors that modules hold beside weights and buffers; of a rope, see `harness.runner.refusals`."""
+    return {(module, name, id(value)) for module in model.modules() if not hasattr(module, "rope_type")
+            for name, value in vars(module).items() if isinstance(value, torch.Tensor)}  # fmt: skip
+
+
+class _Probing:
+    """Watches one forward pass: which layers store what, and who attends to it."""
+
+    def __init__(self, model: Any) -> None:
+        self.model_type = model.config.model_type
+        self.probed = Probed()
+        self.running: list[torch.nn.Module] = []
+        self._stored_by: dict[int, str] = {}  # the class of the module that stores, by layer
+        self._attended: set[int] = set()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Within it, `running` is the stack of modules that are being called."""
+        hooks = torch.nn.modules.module
+        before = hooks.register_module_forward_pre_hook(lambda module, args: self.running.append(module))
+        after = hooks.register_module_forward_hook(lambda module, args, out: self._left())
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _left(self) -> None:
+        self.running.pop()
+
+    def refused(self, what: str, layer: int | None = None, module: str | None = None) -> HarnessError:
+        """One line: the model type, the layer, and what is not modelled."""
+        module = module or (type(self.running[-1]).__name__ if self.running else None)
+        where = "" if layer is None else f", layer {layer}"
+        return HarnessError(f"model {self.model_type}{where}{f' ({module})' if module else ''}: {what}")
+
+    def store(self, key: torch.Tensor, value: torch.Tensor, layer: int) -> None:
+        """A layer hands the keys and values of the probe's tokens to the cache."""
+        if key.dim() != 4 or value.dim() != 4 or key.shape[2] != TOKENS:
+            raise self.refused(f"caches tensors of shape {tuple(key.shape)}, which is not modelled", layer)
+        if layer in self.probed.layers:
+            raise self.refused("caches keys twice in a step, which is not modelled", layer)
+        (_, key_heads, _, key_width), (_, value_heads, _, value_width) = key.shape, value.shape
+        self.probed.layers[layer] = Stored((key_heads, key_width), (value_heads, value_width))
+        self._stored_by[layer] = type(self.running[-1]).__name__
+
+    def attention(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                  mask: Any, options: dict[str, Any]) -> torch.Tensor:  # fmt: skip
+        layer = layer_of(key)
+        if layer < 0:
+            own: int | None = getattr(module, "layer_idx", None)
+            if own in self.probed.layers:
+                raise self.refused("expands what it cached into keys and values (a latent), which is not modelled", own)
+            raise self.refused("attends to keys that no cache returned, which is not modelled", own)
+        heads, (key_heads, _), (value_heads, _) = query.shape[1], *self.probed.layers[layer].pair
+        if key_heads != value_heads or heads % key_heads:
+            what = f"{heads} query heads over {key_heads} of keys and {value_heads} of values are not modelled"
+            raise self.refused(what, layer)
+        scale, scores = self._understood(query, layer, mask, options)
+        self.probed.calls.add(module, Call(layer, layer not in self._attended, scale, scores))
+        self._attended.add(layer)
+        return query.new_zeros(query.shape[0], query.shape[2], heads, value.shape[3])
+
+    def _understood(self, query: torch.Tensor, layer: int, mask: Any, options: dict[str, Any]) -> tuple[float, Scores]:
+        """Scale and scores of a call; everything that it is handed must be known."""
+        given = {key: value for key, value in options.items() if value is not None and key not in WITHOUT_EFFECT}
+        scale, softcap = given.pop("scaling", query.shape[-1] ** -0.5), given.pop("softcap", 0.0)
+        window, sinks = given.pop("sliding_window", None), given.pop("s_aux", None)
+        if given:
+            raise self.refused(f"attention is handed {', '.join(sorted(given))}, which is not modelled", layer)
+        if not isinstance(scale, float | int) or not isinstance(softcap, float | int):
+            raise self.refused("scores are scaled by a tensor, which is not modelled", layer)
+        if sinks is not None and (not isinstance(sinks, torch.Tensor) or sinks.shape != query.shape[1:2]):
+            raise self.refused("its sinks are not one number for each query head", layer)
+        if not isinstance(mask, Mask):
+            how = "no mask at all" if mask is None else "a mask of its own"
+            raise self.refused(f"attends with {how}, which is not modelled", layer)
+        kind = classify(mask, query.device)
+        if kind is None:
+            raise self.refused("what a token sees is neither all before it, nor a window, nor a chunk of it", layer)
+        if window is not None and window != kind.window:
+            what = f"attention is told of a window of {window}, and its mask has {kind.window or 'none'}"
+            raise self.refused(what, layer)
+        scores = Scores(kind.window, kind.chunk, float(softcap), sinks)
+        return float(scale), PLAIN if scores.are_plain else scores
+
+    def finish(self) -> None:
+        """After the pass: has everything that was stored been attended to by us?"""
+        alone = [layer for layer in self.probed.layers if layer not in self._attended]
+        if alone:
+            raise self.refused(OWN_ATTENTION, alone[0], self._stored_by[alone[0]])
+        if not self.probed.layers:
+            raise self.refused("nothing is cached: it has no attention, or keeps its past elsewhere")
+
+
+class _ProbeCache(PackedCache):
+    """Tells the probe of everything that a model wants kept."""
+
+    def __init__(self, probing: _Probing, positions: torch.Tensor) -> None:
+        super().__init__(positions)
+        self.probing = probing
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any,
+               **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        self.probing.store(key_states, value_states, layer_idx)
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Any:
+        raise self.probing.refused(LINEAR, layer_idx)
+
+    def update_conv_state(self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> Any:
+        raise self.probing.refused(LINEAR, layer_idx)
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Any:
+        raise self.probing.refused(LINEAR, layer_idx)
+
+    def update_recurrent_state(self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0,
+                               **kwargs: Any) -> Any:  # fmt: skip
+        raise self.probing.refused(LINEAR, layer_idx)
+
+    def update_indexer(self, indexer_key_states: torch.Tensor, layer_idx: int) -> Any:
+        raise self.probing.refused("chooses what it attends to by an index, which is not modelled", layer_idx)
+
+
+def classify(mask: Mask, device: torch.device) -> Scores | None:
+    """Window or chunk of a kind of layer, from what its mask says of pairs of positions; None = something else."""
+    size = mask.size or 0
+    near = [multiple * size + offset for multiple in range(4) for offset in range(-2, 3)] if size else []
+    far = [2**power + offset for power in range(6, 21) for offset in (-1, 0)]
+    at = torch.tensor(sorted({*range(48), *far, *(position for position in near if position >= 0)}), device=device)
+    query, key = at[:, None], at[None, :]
+    try:
+        seen = mask.sees(0, 0, query, key)
+    except Exception:  # not a function of positions
+        return None
+    for kind in (PLAIN, Scores(window=size), Scores(chunk=size)):
+        wanted = (key <= query) & (key >= kind.first_seen(query))
+        if torch.equal(seen.expand_as(wanted), wanted):
+            return kind
+    return None
