@@ -1,4 +1,4 @@
-"""`python -m harness` runs a job, or the sweep of an experiment; `python -m harness report DIR` reports one again.
+"""`python -m harness` runs a job, or the sweep of an experiment; `report DIR` reports one again, `resume DIR` goes on.
 
 `python -m harness inspect FILE [workload.KEY=VALUE]...` describes a trace; `python -m harness compile` compiles the
 simulation (optional); `python -m harness check` compares what our runner says of a model with what the model says by
@@ -87,10 +87,18 @@ def _report(folder: str) -> None:
         sys.exit(1)
 
 
+def _resume(folder: str, *more: str) -> None:
+    from harness.again import resume_command
+
+    sys.argv[1:] = resume_command(Path(folder), more)
+    _run()
+
+
 COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
     "inspect": ("FILE [workload.KEY=VALUE]...", _inspect),
     "compile": ("", _compile),
     "report": ("DIR", _report),
+    "resume": ("DIR [hydra/launcher=NAME]...", _resume),
     "list": ("[KIND]", _list),
     "check": ("[FAMILY|KEY=VALUE]...", _check),
 }

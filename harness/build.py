@@ -78,7 +78,16 @@ def _arguments(cls: Any, group: DictConfig, key: str, asked: Collection[str]) ->
     for name in told:
         if name not in known and not plugins.takes_any(cls):
             raise HarnessError(f"{key}.{name}: {cls.__name__} has no such argument{nearest(name, known)}")
-    return {name: value for name, value in arguments.items() if name in known or name in told or any_more}
+    kept = {name: value for name, value in arguments.items() if name in known or name in told or any_more}
+    return {name: _part(value, f"{key}.{name}") for name, value in kept.items()}
+
+
+def _part(value: Any, key: str) -> Any:
+    """A value as it is, or the object that it names by `_target_`, as an order of one's own for `scheduler.policy`."""
+    if not isinstance(value, Mapping) or "_target_" not in value:
+        return value
+    cls = locate(value["_target_"], f"{key}._target_")
+    return _construct(cls, key, **{name: part for name, part in value.items() if name != "_target_"})
 
 
 def _construct(cls: Any, key: str, **arguments: Any) -> Any:

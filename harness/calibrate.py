@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import HarnessError
 from harness.files import write_table, write_text
+from harness.names import model_name
 from harness.runner.latency.fitted import FEATURES, FittedLatency
 
 HELD_BACK = 5  # every 5th step is not fitted
@@ -42,8 +43,13 @@ def measure(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any
     errors = errors_by_kind(latency, steps[held_back])
     write_table(folder / "calibration.csv", errors)
     overall = errors.iloc[-1]
-    write_text(folder / "latency.yaml", as_yaml(latency, cfg.model.name, facts, len(steps), overall))
-    row = {"model": cfg.model.name, "device": facts["device"], "threads": facts.get("threads"), "steps": len(steps)}
+    write_text(folder / "latency.yaml", as_yaml(latency, model_name(cfg.model), facts, len(steps), overall))
+    row = {
+        "model": model_name(cfg.model),
+        "device": facts["device"],
+        "threads": facts.get("threads"),
+        "steps": len(steps),
+    }
     row |= {f"error_{key}_pct": float(overall[f"{key}_pct"]) for key in SHOWN}
     print(
         f"{len(steps):,} steps; on every {HELD_BACK}th, not fitted, median |error| {row['error_median_pct']:.1f} %, "

@@ -14,8 +14,9 @@ from harness.config import asked_by, settled
 from harness.errors import HarnessError
 from harness.files import write_text
 from harness.installation import EXPERIMENTS
-from harness.labels import label, parts
+from harness.labels import names
 from harness.mistakes import locate, nearest
+from harness.names import workload_name
 
 
 def run_part(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
@@ -35,7 +36,7 @@ def run_part(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, An
     write_text(folder / "config.yaml", OmegaConf.to_yaml(part, resolve=True))
     task = locate(part.task, "task")
     row: dict[str, Any] = task(part, folder, asked, facts, progress)
-    return {"system": label(part), **parts(part), "workload": part.workload.name, **row}
+    return {**names(part), "workload": workload_name(part.workload), **row}
 
 
 def composed(overrides: Sequence[str]) -> DictConfig:

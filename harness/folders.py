@@ -6,6 +6,7 @@ The lock is the kernel's (`flock`): what a killed process leaves behind is no fo
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -134,6 +135,17 @@ def holder(folder: Path) -> str | None:
         return os.pread(file, 200, 0).decode(errors="replace") or "another process"
     finally:
         os.close(file)
+
+
+def process_of(who: str) -> tuple[int, str]:
+    """(process id, host) of what `holder` says; -1 where it says nothing."""
+    found = re.match(r"process (\d+) on (\S+)", who)
+    return (int(found[1]), found[2]) if found else (-1, "")
+
+
+def begun(folder: Path) -> bool:
+    """Whether anything lies in a job's folder, if only the lock of a process that was killed."""
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def clear(folder: Path) -> None:

@@ -15,22 +15,24 @@ from typing import Any
 import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
-from harness.ahead import replay_ahead
 from harness.build import build_scheduler, locate, settle_lanes
 from harness.clock import CLOCKS, Clock
 from harness.config import asked_by, settle, without_effect
+from harness.engine import Engine
 from harness.environment import environment
 from harness.errors import HarnessError
 from harness.files import write_json, write_text
-from harness.labels import label, parts
+from harness.labels import names
 from harness.metrics.memory_map import MappedRecorder
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
-from harness.metrics.summary import OWN_LIMITS, goodput, summarize
-from harness.replayer import replay
+from harness.metrics.summary import OWN_LIMITS, goodput, summarize, told_limits
+from harness.names import model_name, workload_name
+from harness.replayer import Source, replay
 from harness.runner.latency.choose import choose_latency, mismatch, move_costs, simulated_slots, who
 from harness.runner.nvml import NvmlSampler
 from harness.runner.simulated import SimulatedModelRunner
+from harness.signals import interrupt_in
 from harness.workload import Workload, build_workload, export
 from harness.workload.errors import WorkloadError
 from schedulers.base import Scheduler
@@ -55,8 +57,8 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
     """
     asked = asked_by(overrides)
     cfg, mistakes = settle(cfg, asked)
-    row: dict[str, Any] = {"system": label(cfg), **parts(cfg), "status": "finished", "error": None}
-    row |= {"overrides": list(overrides), "repeat": cfg.repeat, "seed": cfg.seed, "workload": cfg.workload.name}
+    row: dict[str, Any] = {**names(cfg), "status": "finished", "error": None, "overrides": list(overrides)}
+    row |= {"repeat": cfg.repeat, "seed": cfg.seed, "workload": workload_name(cfg.workload)}
     facts = environment()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,12 +72,12 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
     except BaseException as error:
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(folder)  # of the full disk
-        row["status"] = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        interrupt = interrupt_in(error)
+        row["status"] = "interrupted" if interrupt else "failed"
         row["error"] = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
-        if row["status"] == "failed":
-            _leave(folder / "traceback.txt", traceback.format_exc())
-        if not isinstance(error, Exception):
-            raise
+        if interrupt:
+            raise interrupt from None
+        _leave(folder / "traceback.txt", traceback.format_exc())
     finally:
         _leave(folder / "environment.json", facts)
         if problem := _leave(folder / "summary.json", row):
@@ -127,7 +129,6 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         runner = device.runner(scheduler.allocator)
         facts |= device.facts | warm_up(runner, cfg)
     facts["setup_s"] = time.perf_counter() - started
-    play = replay_ahead if cfg.simulation.async_scheduling else replay
     recorder = Recorder(folder / "steps.csv", keep=False)
     if cfg.memory_map:
         every = cfg.memory_map is True
@@ -136,7 +137,8 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     try:
         clock, on_progress = _clock(cfg), progress(len(workload.requests)) if progress else None
         with card or nullcontext(), _rare_collections():
-            play(workload, scheduler, runner, clock, recorder, on_progress)
+            engine = Engine(scheduler, runner, recorder, depth=2 if cfg.simulation.async_scheduling else 1)
+            replay(Source(workload), [engine], clock, on_progress=on_progress)
     finally:
         table, lost = _write_tables(recorder, workload, folder)
     row = lost | _facts(cfg, capacity, scheduler, workload, facts)
@@ -153,6 +155,7 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     limits = {str(name): limit for name, limit in cfg.slo_ms.items() if limit is not None}
     if limits or any(own in table for own in OWN_LIMITS.values()):
         row["goodput"] = goodput(table, limits, row["duration_s"])
+        row["goodput_limits"] = told_limits(table, limits)
     if cfg.price_per_hour is not None and row["output_throughput"]:
         row["cost_per_million_output_tokens"] = cfg.price_per_hour / 3600 / row["output_throughput"] * 1e6
     row["warnings"] = workload.notes["notices"] + _warnings(recorder, row, why)
@@ -215,7 +218,7 @@ def _given_up(requests: list[Request]) -> Iterator[Request]:
 def _facts(cfg: DictConfig, capacity: int, scheduler: Scheduler, workload: Workload,
            facts: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
     return {
-        "model": cfg.model.name,
+        "model": model_name(cfg.model),
         "device": f"simulated: {who(cfg)}" if cfg.device.kind == "simulated" else facts["device"],
         "threads": facts.get("threads"),
         "capacity": capacity,

@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from harness.arguments import with_quotes
 from harness.errors import HarnessError
+from harness.signals import interrupt_in
 
 
 @contextmanager
@@ -34,7 +35,7 @@ def explained(experiments: Path) -> Iterator[None]:
     except OverrideParseException as error:
         raise HarnessError(_no_override(str(error.override), experiments)) from error
     except (ConfigCompositionException, OmegaConfBaseException, HydraException) as error:
-        if interrupt := _interrupt(error):
+        if interrupt := interrupt_in(error):
             raise interrupt from error
         raise HarnessError(_composition(error, experiments)) from error
     except PermissionError as error:
@@ -43,13 +44,6 @@ def explained(experiments: Path) -> Iterator[None]:
     except OSError as error:
         where = f"{error.filename}; choose another folder with hydra.run.dir=DIR (hydra.sweep.dir=DIR for a sweep)"
         raise HarnessError(f"{error.strerror}: {where}" if error.filename else str(error)) from error
-
-
-def _interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
-    """The interrupt it came of, which OmegaConf may turn into an error of its own."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error
 
 
 def _no_override(word: str, experiments: Path) -> str:

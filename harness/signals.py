@@ -31,5 +31,12 @@ def exit_code(error: KeyboardInterrupt) -> int:
     return 128 + int(getattr(error, "number", signal.SIGINT))
 
 
+def interrupt_in(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The interrupt that an error came of: OmegaConf may turn one into an error of its own."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 def _stop(number: int, frame: Any) -> None:
     raise Stopped(number)

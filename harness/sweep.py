@@ -9,50 +9,75 @@ import copy
 import shlex
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hydra._internal.core_plugins.basic_launcher import BasicLauncher
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.core.plugins import Plugins
 from hydra.core.utils import run_job
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
+from harness import launchers
+from harness.again import again, code
 from harness.config import asked_by, settled
 from harness.config.jobs import refuse_mistakes
 from harness.config.options import chosen
-from harness.environment import environment
 from harness.errors import HarnessError
-from harness.files import write_text
-from harness.folders import own, results_in
-from harness.labels import label, parts
-from harness.plan import Job, Plan, plain, read_plan
+from harness.files import write_json, write_text
+from harness.folders import begun, holder, own, results_in
+from harness.labels import names
+from harness.plan import Job, Plan, over, plain, read_plan
 
 DIR, SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
+MOST_TRIES = 2  # of a job whose process dies
+LAUNCHERS = {"joblib": "joblib", "ray": "ray", "submitit_slurm": "slurm", "submitit_local": "slurm"}  # and their extras
+MAPPED = 24  # jobs of a sweep that keep a memory map: a page shows no more pools
 
 
-class Sweep(BasicSweeper):
+class Sweep(Sweeper):
     """Hydra sweeper: every combination of the values given, planned before the first one runs.
 
     A job is composed once, here, and runs as it was planned, by whatever launcher.
     """
 
+    def __init__(self, max_batch_size: int | None, params: dict[str, str] | None = None, resume: bool = False) -> None:
+        self.params, self.resume = params or {}, resume
+
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
-        self.context, self.task, self.composed = hydra_context, task_function, config
+        try:
+            self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
+        except (RuntimeError, ImportError) as error:
+            name = config.hydra.runtime.choices["hydra/launcher"]
+            needs = f"it needs a package: pip install 'kvlab[{LAUNCHERS[name]}]'" if name in LAUNCHERS else str(error)
+            raise HarnessError(f"hydra/launcher={name}: {needs.strip()}") from error
+        self.hydra_context = self.context = hydra_context
+        self.config = self.composed = config
+        self.task = task_function
+
+    @property
+    def here(self) -> bool:
+        """Whether this process runs the jobs."""
+        return type(self.launcher).__name__ == "BasicLauncher"
 
     def sweep(self, arguments: list[str]) -> None:
-        """Run the sweep and report it. Ends the program with exit code 1 when a job did not finish.
+        """Run the sweep, or what is left of it, and report it. Ends the program with code 1 when a job did not finish.
 
         Raises:
             HarnessError: the folder is not free, or a job can't be planned; nothing has been written then.
         """
         hydra = self.composed.hydra
         wanted = Path(hydra.sweep.dir).absolute()
+        if self.resume:
+            with again(wanted) as (plan, left):
+                _pin(self.composed, wanted)
+                self.run(wanted, plan, left)
+            return
         asked_for = any(item.startswith(f"{DIR}=") for item in hydra.overrides.hydra)
         existed = wanted.exists()
         folder, lock = own(wanted, DIR, asked_for)
@@ -66,7 +91,7 @@ class Sweep(BasicSweeper):
                     with suppress(OSError):
                         folder.rmdir()
                 raise
-            self.run(folder, plan.jobs)
+            self.run(folder, plan, plan.jobs)
 
     def plan(self, folder: Path, arguments: Sequence[str]) -> Plan:
         """Compose and check every job.
@@ -75,9 +100,11 @@ class Sweep(BasicSweeper):
             HarnessError: a configuration has a mistake, two jobs have one folder, or theirs is not empty.
         """
         _pin(self.composed, folder)
-        values = [f"{key}={value}" for key, value in (self.params or {}).items() if f"~{key}" not in arguments]
+        from hydra._internal.core_plugins.basic_sweeper import BasicSweeper  # Hydra may load it anew
+
+        values = [f"{key}={value}" for key, value in self.params.items() if f"~{key}" not in arguments]
         parser = OverridesParser.create(config_loader=self.context.config_loader)
-        ((*combinations,),) = self.split_arguments(parser.parse_overrides([*values, *arguments]), None)
+        ((*combinations,),) = BasicSweeper.split_arguments(parser.parse_overrides([*values, *arguments]), None)
         combinations = [chosen(overrides) for overrides in combinations]
         jobs = refuse_mistakes(combinations, self._job)
         names = [job.dir for job in jobs]
@@ -86,17 +113,17 @@ class Sweep(BasicSweeper):
             raise HarnessError(f"{SUBDIR}: two jobs of the sweep would write into {folder / twice}")
         if found := results_in(folder, names):
             raise HarnessError(f"{folder} holds {', '.join(found)}; choose another folder with {DIR}=DIR")
-        facts = environment()
-        return Plan(jobs, sys.argv[1:], str(Path.cwd()), self.composed.baseline, self.composed.get("figure"),
-                    {key: facts[key] for key in ("commit", "dirty", "python", "packages")})  # fmt: skip
+        return Plan(jobs, sys.argv[1:], str(Path.cwd()), self.composed.baseline, self.composed.get("figure"), code())
 
-    def run(self, folder: Path, jobs: Sequence[Job]) -> None:
+    def run(self, folder: Path, plan: Plan, jobs: Sequence[Job]) -> None:
         """Launch jobs of a sweep that is planned, and report the whole."""
         try:
-            self._launch(jobs)
+            self._launch(folder, jobs)
         except KeyboardInterrupt:
             print("interrupted; reporting what is finished", file=sys.stderr)
             try:
+                if not self.here:
+                    launchers.stop(self.launcher, folder, [job.dir for job in plan.jobs])
                 report(folder)
             except HarnessError as error:
                 print(f"error: {error}", file=sys.stderr)
@@ -111,19 +138,41 @@ class Sweep(BasicSweeper):
             HydraConfig.instance().set_config(cfg)  # for interpolations that ask for it
             name = str(cfg.hydra.sweep.subdir)
             del cfg["hydra"]
+            if number >= MAPPED and cfg.memory_map == "auto":
+                cfg.memory_map = False
         cfg = settled(cfg, asked_by(overrides))
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise HarnessError(f"{SUBDIR}={name} is not inside the sweep's folder")
-        return Job(name, list(overrides), plain(cfg), {"system": label(cfg), **parts(cfg)})
+        return Job(name, list(overrides), plain(cfg), names(cfg))
 
-    def _launch(self, jobs: Sequence[Job]) -> None:
-        assert self.launcher is not None
-        if isinstance(self.launcher, BasicLauncher):
+    def _launch(self, folder: Path, jobs: Sequence[Job]) -> None:
+        if self.here:
             for number, job in enumerate(jobs):
                 self._here(number, job)
-            return
-        overrides = [[*job.overrides, _override(SUBDIR, job.dir)] for job in jobs]
-        self.launcher.launch(overrides, initial_job_idx=0)
+        elif jobs:
+            launchers.prepare(self.launcher, jobs)
+            try:
+                with launchers.watched(folder, [job.dir for job in jobs]):
+                    self._elsewhere(folder, jobs)
+            finally:
+                launchers.leave()
+
+    def _elsewhere(self, folder: Path, jobs: Sequence[Job]) -> None:
+        """Let other processes run the jobs; what a process that died had begun is run once more, then given up."""
+        tries: Counter[str] = Counter()
+        left = list(jobs)
+        while left:
+            try:
+                self.launcher.launch([self._asked(job) for job in left], initial_job_idx=0)
+                return
+            except Exception as error:  # the launcher's: a job's own errors are in its folder
+                before, left = left, _what_died(folder, left, tries, error)
+                if left == before and not tries:
+                    raise HarnessError(f"the launcher failed: {type(error).__name__}: {error}") from error
+
+    def _asked(self, job: Job) -> list[str]:
+        """The overrides that a launcher composes a job with; what runs is the plan's."""
+        return [*([] if self.resume else job.overrides), override(SUBDIR, job.dir)]
 
     def _here(self, number: int, job: Job) -> None:
         """Run a job in this process, as Hydra's own launcher does, but for composing it once more."""
@@ -174,12 +223,30 @@ def report(folder: Path) -> int:
     return unfinished
 
 
+def _what_died(folder: Path, jobs: Sequence[Job], tries: Counter[str], error: Exception) -> list[Job]:
+    """The jobs that are still to run after a launcher broke; one that was begun twice in vain is marked as failed."""
+    left = []
+    for job in jobs:
+        place = folder / job.dir
+        if over(place):
+            continue
+        if begun(place) and not holder(place):
+            tries[job.dir] += 1
+        if tries[job.dir] < MOST_TRIES:
+            left.append(job)
+            continue
+        said = f"its process died {MOST_TRIES} times: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        write_json(place / "summary.json", {**job.names, "status": "failed", "error": said, "overrides": job.overrides})
+    return left
+
+
 def _pin(config: DictConfig, folder: Path) -> None:
     """Let every job, wherever it is composed, lie in this folder, whatever the time is there."""
     kept = [item for item in config.hydra.overrides.hydra if not item.startswith((f"{DIR}=", "hydra.sweeper"))]
-    config.hydra.overrides.hydra = [*kept, _override(DIR, str(folder))]
+    config.hydra.overrides.hydra = [*kept, override(DIR, str(folder))]
     config.hydra.sweep.dir = str(folder)
 
 
-def _override(key: str, value: str) -> str:
+def override(key: str, value: str) -> str:
+    """`key=value` as Hydra reads it, whatever the value holds."""
     return f"{key}={QuotedString(value, Quote.single).with_quotes()}"

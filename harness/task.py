@@ -16,14 +16,14 @@ from omegaconf import DictConfig, OmegaConf
 from harness import compiled, surroundings
 from harness.config import asked_by, settle, settled
 from harness.errors import HarnessError, answer
+from harness.files import named, write_json
 from harness.folders import Lock, clear, own
 from harness.installation import EXPERIMENTS
-from harness.labels import class_name
+from harness.launchers import STOPPED
 from harness.plan import PLAN, Plan, over, read_plan
 
 sys.path.append(str(Path(__file__).resolve().parent / "plugins"))  # where Hydra finds the sweeper
 OmegaConf.register_new_resolver("either", lambda one, other: one or other, replace=True)
-OmegaConf.register_new_resolver("class", class_name, replace=True)
 OmegaConf.register_new_resolver("repository", lambda: str(EXPERIMENTS.parent), replace=True)
 
 
@@ -33,7 +33,8 @@ def run(cfg: DictConfig) -> None:
     hydra_config = HydraConfig.get()
     folder, overrides = Path(hydra_config.runtime.output_dir), list(hydra_config.overrides.task)
     if hydra_config.mode == RunMode.MULTIRUN:
-        run_planned(cfg, folder, Path(hydra_config.sweep.dir), overrides)
+        here = str(hydra_config.launcher._target_).endswith(".BasicLauncher")
+        run_planned(cfg, folder, Path(hydra_config.sweep.dir), overrides, here)
         return
     asked_for = any(item.startswith("hydra.run.dir=") for item in hydra_config.overrides.hydra)
     try:
@@ -42,29 +43,51 @@ def run(cfg: DictConfig) -> None:
         answer(error)
 
 
-def run_planned(cfg: DictConfig, folder: Path, sweep: Path, overrides: list[str]) -> None:
-    """A job of a sweep, as it was planned, unless it is over already; what an earlier try has left is removed."""
-    plan = read_plan(sweep)
-    if plan:
-        job = plan.job(str(folder.relative_to(sweep)))
-        cfg, overrides = job.cfg, job.overrides
-    else:
-        cfg, _ = settle(cfg)
+def run_planned(cfg: DictConfig, folder: Path, sweep: Path, overrides: list[str], here: bool) -> None:
+    """A job of a sweep, as it was planned, unless it is over already; what an earlier try has left is removed.
+
+    It raises nothing but an interrupt: launchers differ in what they make of an exception.
+
+    Args:
+        here: the sweep's own process runs it, and may show how far it is.
+    """
+    if (sweep / STOPPED).exists():
+        return
+    row: dict[str, Any] | None = {"system": f"job {folder.name}", "status": "failed", "overrides": overrides}
+    try:
+        plan = read_plan(sweep)
+        if plan:
+            job = plan.job(str(folder.relative_to(sweep)))
+            row |= job.names  # type: ignore[operator]
+            cfg, overrides = job.cfg, job.overrides
+        else:
+            cfg, _ = settle(cfg)
+        title = (_place(folder, sweep, plan) if plan else "") if here and sys.stderr.isatty() else None
+        row = _run_once(cfg, folder, overrides, title)
+    except Exception as error:
+        row["error"] = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"  # type: ignore[index]
+        with suppress(OSError):
+            write_json(folder / "summary.json", row)
+    if row and row["status"] != "finished":
+        print(_failure(f"job {folder.name}, {row['system']}", row, folder), file=sys.stderr)
+
+
+def _run_once(cfg: DictConfig, folder: Path, overrides: list[str], title: str | None) -> dict[str, Any] | None:
+    """Run a job that is not over, when nobody else is at it; None = it was over."""
     lock = Lock.of(folder, wait=True)
     assert lock
     with lock:
         if over(folder):
-            return
-        clear(folder)
-        row = _run(cfg, folder, overrides, _place(folder, sweep, plan) if plan else f"job {folder.name}: ")
-    if row["status"] != "finished":
-        print(_failure(f"job {folder.name}, {row['system']}", row, folder), file=sys.stderr)
+            return None
+        with named(folder):
+            clear(folder)
+        return _run(cfg, folder, overrides, title)
 
 
 def _place(folder: Path, sweep: Path, plan: Plan) -> str:
     """Where in its sweep a job is, and how long the rest may take, if jobs take as long as those before."""
     names = [job.dir for job in plan.jobs]
-    done, of = sum(over(sweep / name) for name in names), len(names)
+    done, of = sum((sweep / name / "summary.json").exists() for name in names), len(names)
     left = (time.time() - (sweep / PLAN).stat().st_mtime) / done * (of - done) if done else 0.0
     return f"job {names.index(str(folder.relative_to(sweep))) + 1} of {of}{f', {left:.0f} s left' if left else ''}: "
 
@@ -104,7 +127,7 @@ def _failure(who: str, row: dict[str, Any], folder: Path) -> str:
     return f"{who}: {row['error']}" + (f"\n  details: {details}" if details.exists() else f"\n  tables: {folder}")
 
 
-def _run(cfg: DictConfig, folder: Path, overrides: list[str], title: str = "") -> dict[str, Any]:
+def _run(cfg: DictConfig, folder: Path, overrides: list[str], title: str | None = "") -> dict[str, Any]:
     if cfg.simulation.compiled:
         compiled.use()  # before anything of it is imported
     from harness.job import run_job
@@ -114,9 +137,9 @@ def _run(cfg: DictConfig, folder: Path, overrides: list[str], title: str = "") -
 
 
 @contextmanager
-def _progress(title: str) -> Iterator[Callable[[int], Any] | None]:
+def _progress(title: str | None) -> Iterator[Callable[[int], Any] | None]:
     """A progress bar with rate and time left on a terminal; nothing elsewhere."""
-    if not sys.stderr.isatty():
+    if title is None or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

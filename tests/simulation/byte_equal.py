@@ -22,7 +22,7 @@ from typing import Any
 import pandas as pd
 
 TABLES = ("requests.csv", "steps.csv", "comparison.csv")
-NOT_COMPARED = {"dir", "workload_notes"}  # of comparison.csv: they say where things lie
+NOT_COMPARED = {"dir", "workload_notes", "identity"}  # of comparison.csv: where things lie, and every key there is
 Sweep = Mapping[str, str]  # a dotted key, and its values with commas between them
 
 FEW = {"workload.num_requests": "60", "kv_slots": "6000"}

@@ -1,7 +1,14 @@
 """Our plug-in for Hydra, which takes them from packages of this name only."""
 
-from harness.sweep import Sweep
+from hydra.core.config_store import ConfigStore
+
+from harness.sweep import LAUNCHERS, Sweep
 
 
 class Planned(Sweep):
     """`hydra/sweeper=planned`."""
+
+
+# Those of experiments/hydra/launcher stand in the place of their packages' own; Hydra would warn that there are two.
+for name in LAUNCHERS:
+    ConfigStore.instance().repo.get("hydra", {}).get("launcher", {}).pop(f"{name}.yaml", None)

@@ -14,6 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import HarnessError
+from harness.names import model_name
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.latency.hardware import Hardware, load_hardware
 from harness.runner.latency.moves import MoveCosts
@@ -72,7 +73,7 @@ def mismatch(cfg: DictConfig, asked: Collection[str]) -> list[str]:
     if "device.latency" in asked or not isinstance(wanted, str) or not (PRESETS / f"{wanted}.yaml").is_file():
         return []
     chosen = [key for key in ("model", "device.hardware") if any(f"{name}.".startswith(f"{key}.") for name in asked)]
-    if not chosen or wanted.startswith(cfg.model.name.replace("_", "-")):
+    if not chosen or wanted.startswith(model_name(cfg.model).replace("_", "-")):
         return []
     them = " and ".join(chosen)
     return [f"step times are those of {wanted}, whatever {them} may be; device.latency=roofline goes by them"]
