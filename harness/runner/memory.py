@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from harness.errors import HarnessError
 from harness.layout import layout_of
+from harness.names import model_name
 from harness.runner.latency.choose import model_config, model_weights
 from harness.runner.pool import pool_units
 
@@ -46,8 +47,8 @@ def check_memory(cfg: DictConfig, element_bytes: int, free: Callable[[], int | N
     fits = max(int(0.9 * there) - weights, 0) // per_slot
     way = f"kv_slots={fits} would fit" if fits else "choose a smaller model, device.dtype=bfloat16 or device=simulated"
     raise HarnessError(
-        f"the weights of model {cfg.model.name} take {_gb(weights)} and a KV pool of {slots:,} slots {_gb(pool)}, but "
-        f"only {_gb(there)} of memory are free here; {way}"
+        f"the weights of model {model_name(cfg.model)} take {_gb(weights)} and a KV pool of {slots:,} slots "
+        f"{_gb(pool)}, but only {_gb(there)} of memory are free here; {way}"
     )
 
 
