@@ -87,6 +87,13 @@ class Allocator(ABC):
     def footprint(self, tokens: int) -> int | None:
         """Slots that `tokens` tokens of one sequence take in an empty pool, or None if they never fit."""
 
+    def takes(self, tokens: int) -> str:
+        """What `tokens` tokens that never fit would take, in words: "a lane of 2048 slots"; "" where it is plain.
+
+        For the message that says so. Override it where a sequence takes more slots than it has tokens.
+        """
+        return "" if tokens > self.capacity else f"more than {type(self).__name__} has for one sequence"
+
     @abstractmethod
     def place(self, holder: Holder, tokens: int) -> int | None:
         """Give a new sequence room for `tokens`; the slots it then holds, or None (refused, nothing changed).

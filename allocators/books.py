@@ -163,6 +163,12 @@ def unheld_columns(unheld: int, cached: int, asked: int | None) -> tuple[int, in
     return (0, 0, free) if asked is None else (free, 0, 0) if unheld >= asked else (0, free, 0)
 
 
+def pieces(tokens: int, size: int, noun: str) -> str:
+    """``3 blocks of 16 slots``: what holds `tokens` tokens."""
+    count = -(-tokens // size)
+    return f"a {noun} of {size} slots" if count == 1 else f"{count} {noun}s of {size} slots"
+
+
 def split(holder: Holder) -> tuple[int, int, int, int]:
     """(used, reserved, over_reserved, rounding) of what a live sequence holds, each slot in the first that applies."""
     held, used, true_end, promised_end = holder.held, holder.stored, holder.final, holder.promise

@@ -62,6 +62,11 @@ class Contiguous(Allocator):
             return self.lane_slots if tokens <= self.lane_slots <= self.capacity else None
         return tokens if tokens <= self.capacity else None
 
+    def takes(self, tokens: int) -> str:
+        if self.fit != "slab":
+            return super().takes(tokens)
+        return f"{'a' if tokens <= self.lane_slots else 'more than a'} lane of {self.lane_slots} slots"
+
     def place(self, holder: Holder, tokens: int) -> int | None:
         if self.fit == "slab":
             if not self._free_lanes or tokens > self.lane_slots:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from allocators.base import NO_HIT, Allocator, AllocatorError, Growth, Hit, Holder, Move, split
 from allocators.block_pool import BlockPool
+from allocators.books import pieces
 from allocators.forks import Forks
 from allocators.host import Host
 
@@ -61,6 +62,9 @@ class Paged(Allocator):
     def footprint(self, tokens: int) -> int | None:
         blocks = -(-tokens // self.block_size)
         return blocks * self.block_size if blocks <= self.num_blocks else None
+
+    def takes(self, tokens: int) -> str:
+        return "" if tokens > self.capacity else pieces(tokens, self.block_size, "block")
 
     def lookup(self, holder: Holder, most: int) -> Hit:
         if not self.enable_prefix_caching:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from allocators.base import NO_KEYS, Allocator, AllocatorError, Growth, Hit, Holder
+from allocators.books import pieces
 from allocators.radix_tree import Node, RadixTree
 
 
@@ -43,6 +44,9 @@ class Radix(Allocator):
     def footprint(self, tokens: int) -> int | None:
         pages = self._pages(tokens)
         return pages * self.page_size if pages <= self.num_pages else None
+
+    def takes(self, tokens: int) -> str:
+        return "" if tokens > self.capacity else pieces(tokens, self.page_size, "page")
 
     def lookup(self, holder: Holder, most: int) -> Hit:
         for seq in self._behind:

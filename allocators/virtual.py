@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from allocators.base import Allocator, Growth, Holder
+from allocators.books import pieces
 
 
 class Virtual(Allocator):
@@ -64,6 +65,9 @@ class Virtual(Allocator):
     def footprint(self, tokens: int) -> int | None:
         pages = -(-tokens // self.page_tokens)
         return pages * self.page_tokens if pages <= self.num_pages else None
+
+    def takes(self, tokens: int) -> str:
+        return "" if tokens > self.capacity else pieces(tokens, self.page_tokens, "page group")
 
     def place(self, holder: Holder, tokens: int) -> int | None:
         pages = -(-tokens // self.page_tokens)

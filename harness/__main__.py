@@ -44,9 +44,10 @@ def main() -> None:
 
 def _run() -> None:
     from harness.arguments import quoted
+    from harness.config.options import chosen
     from harness.mistakes import explained
 
-    sys.argv[1:] = quoted(sys.argv[1:])
+    sys.argv[1:] = chosen(quoted(sys.argv[1:]))
     # Flags first: argparse takes the overrides in one piece only.
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))
     with explained(EXPERIMENTS):

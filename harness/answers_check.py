@@ -17,9 +17,10 @@ from omegaconf import OmegaConf
 
 from harness.build import build_scheduler
 from harness.clock import CLOCKS
+from harness.engine import Engine
 from harness.errors import HarnessError
 from harness.metrics.recorder import Recorder
-from harness.replayer import replay
+from harness.replayer import Source, replay
 from harness.workload import build_workload
 
 COMMON = (
@@ -88,6 +89,6 @@ def _answers(cfg: Any) -> tuple[dict[int, list[list[int]]], int]:
     runner = device.runner(scheduler.allocator)
     warm_up(runner, cfg)
     recorder = Recorder()
-    replay(workload, scheduler, runner, CLOCKS["measured"](), recorder)
+    replay(Source(workload), [Engine(scheduler, runner, recorder)], CLOCKS["measured"]())
     said = {i: sorted(list(each.outputs) for each in seq.members) for i, seq in sorted(recorder.sequences.items())}
     return said, sum(seq.preemptions for seq in recorder.sequences.values())

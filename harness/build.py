@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import inspect
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from allocators.base import Allocator
 from allocators.checker import Checked
 from harness import compiled
+from harness.config import plugins
 from harness.errors import HarnessError
+from harness.mistakes import locate, nearest
 from harness.runner.kv_buffers import kv_buffers
 from schedulers.base import Scheduler
 from schedulers.request import Request
@@ -35,7 +33,7 @@ def build_allocator(cfg: DictConfig, capacity: int, asked: Collection[str] = ())
     cls = locate(cfg.allocator._target_, "allocator._target_")
     compiled.check(cfg, cls)
     arguments = _arguments(cls, cfg.allocator, "allocator", asked)
-    if "token_bytes" in inspect.signature(cls).parameters:  # it deals in bytes, which only the model tells
+    if "token_bytes" in plugins.arguments(cls):  # it deals in bytes, which only the model tells
         arguments = kv_buffers(cfg) | arguments
     allocator = _construct(cls, "allocator", capacity=capacity, max_model_len=cfg.max_model_len, **arguments)
     return Checked(allocator) if cfg.debug else allocator  # type: ignore[return-value]
@@ -70,46 +68,26 @@ def settle_lanes(cfg: DictConfig, requests: Iterable[Request]) -> DictConfig:
     return OmegaConf.merge(cfg, {"allocator": {"lane_slots": longest}})  # type: ignore[return-value]
 
 
-def locate(target: str, key: str) -> Any:
-    """The object that a `_target_` names.
-
-    Raises:
-        HarnessError: the module or the name does not exist; the message names the nearest.
-    """
-    try:
-        return get_object(target)
-    except Exception as error:
-        module, _, name = target.rpartition(".")
-        try:
-            names = [n for n in dir(importlib.import_module(module)) if not n.startswith("_")]
-        except Exception as import_error:
-            raise HarnessError(f"{key}={target}: module {module!r} can't be imported: {import_error}") from error
-        raise HarnessError(f"{key}={target}: {module} has no {name!r}{nearest(name, names)}") from error
-
-
-def nearest(name: str, names: Collection[str]) -> str:
-    """A clause with the closest of `names` to `name`, or with all of them when none is close."""
-    close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)
-    if close:
-        return f"; did you mean {' or '.join(close)}?"
-    return f"; there are {', '.join(sorted(names))}" if names else ""
-
-
 def _arguments(cls: Any, group: DictConfig, key: str, asked: Collection[str]) -> dict[str, Any]:
     """The group's values as arguments, less those that a plug-in neither knows nor was asked to take."""
     values: Mapping[str, Any] = OmegaConf.to_container(group, resolve=True)  # type: ignore[assignment]
     arguments = {name: value for name, value in values.items() if name != "_target_"}
-    known: set[str] = set()
-    for base in inspect.getmro(cls) if inspect.isclass(cls) else (cls,):
-        parameters = inspect.signature(base).parameters.values()
-        known |= {p.name for p in parameters}
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            break
-    unknown = [name for name in arguments if name not in known]
-    told = [name for name in unknown if f"{key}.{name}" in asked]
-    if told:
-        raise HarnessError(f"{key}.{told[0]}: {cls.__name__} has no such argument{nearest(told[0], known)}")
-    return {name: value for name, value in arguments.items() if name not in unknown}
+    known = plugins.arguments(cls)
+    any_more = plugins.takes_any(cls) and f"{key}._target_" not in asked
+    told = [name for name in arguments if f"{key}.{name}" in asked]
+    for name in told:
+        if name not in known and not plugins.takes_any(cls):
+            raise HarnessError(f"{key}.{name}: {cls.__name__} has no such argument{nearest(name, known)}")
+    kept = {name: value for name, value in arguments.items() if name in known or name in told or any_more}
+    return {name: _part(value, f"{key}.{name}") for name, value in kept.items()}
+
+
+def _part(value: Any, key: str) -> Any:
+    """A value as it is, or the object that it names by `_target_`, as an order of one's own for `scheduler.policy`."""
+    if not isinstance(value, Mapping) or "_target_" not in value:
+        return value
+    cls = locate(value["_target_"], f"{key}._target_")
+    return _construct(cls, key, **{name: part for name, part in value.items() if name != "_target_"})
 
 
 def _construct(cls: Any, key: str, **arguments: Any) -> Any:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import HarnessError
 from harness.files import write_table, write_text
+from harness.names import model_name
 from harness.runner.latency.fitted import FEATURES, FittedLatency
 
 HELD_BACK = 5  # every 5th step is not fitted
@@ -34,15 +35,21 @@ def measure(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any
     if cfg.device.kind == "simulated":
         raise HarnessError("experiment=calibrate times real steps: it needs device=cpu or device=cuda")
     loops = [(again, n) for again in range(cfg.calibrate.passes) for n in cfg.calibrate.concurrency]
-    tables = [_steps(cfg, folder / f"{n}_in_flight_{again}", n, cfg.seed + again, facts) for again, n in loops]
+    seeds = [(cfg.seed + again) % 2**64 for again in range(cfg.calibrate.passes)]
+    tables = [_steps(cfg, folder / f"{n}_in_flight_{again}", n, seeds[again], facts) for again, n in loops]
     steps = pd.concat(tables, ignore_index=True)
     held_back = np.arange(len(steps)) % HELD_BACK == HELD_BACK - 1
     latency = FittedLatency.fit(steps[~held_back])
     errors = errors_by_kind(latency, steps[held_back])
     write_table(folder / "calibration.csv", errors)
     overall = errors.iloc[-1]
-    write_text(folder / "latency.yaml", as_yaml(latency, cfg.model.name, facts, len(steps), overall))
-    row = {"model": cfg.model.name, "device": facts["device"], "threads": facts.get("threads"), "steps": len(steps)}
+    write_text(folder / "latency.yaml", as_yaml(latency, model_name(cfg.model), facts, len(steps), overall))
+    row = {
+        "model": model_name(cfg.model),
+        "device": facts["device"],
+        "threads": facts.get("threads"),
+        "steps": len(steps),
+    }
     row |= {f"error_{key}_pct": float(overall[f"{key}_pct"]) for key in SHOWN}
     print(
         f"{len(steps):,} steps; on every {HELD_BACK}th, not fitted, median |error| {row['error_median_pct']:.1f} %, "

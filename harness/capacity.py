@@ -14,6 +14,7 @@ from harness.errors import HarnessError
 from harness.files import write_table
 from harness.job import run_job
 from harness.labels import label
+from harness.names import model_name, workload_name
 from harness.published import rates
 
 TABLES = ("requests.csv", "steps.csv", "workload.jsonl")  # of a probe: the same again from its config.yaml
@@ -59,8 +60,8 @@ def find_capacity(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[st
 
 
 # Of a probe, what the job says itself.
-NOT_COPIED = {"system", "allocator", "reservation", "scheduler", "status", "error", "overrides", "repeat", "seed",
-              "workload", "offered_rate", "workload_notes", "dir", "rate", "meets"}  # fmt: skip
+NOT_COPIED = {"system", "allocator", "reservation", "scheduler", "identity", "status", "error", "overrides", "repeat",
+              "seed", "workload", "offered_rate", "workload_notes", "dir", "rate", "meets"}  # fmt: skip
 
 
 @dataclass
@@ -136,5 +137,5 @@ def bracket(probes: Probes, start: float) -> tuple[float, float]:
 def _rates(cfg: DictConfig) -> Sequence[float]:
     wanted = cfg.search.rates
     if isinstance(wanted, str):
-        return rates(wanted, f"{cfg.model.name}_{cfg.workload.name}", label(cfg))
+        return rates(wanted, f"{model_name(cfg.model)}_{workload_name(cfg.workload)}", label(cfg))
     return [float(rate) for rate in wanted or []]

@@ -10,11 +10,13 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from harness.build import locate, nearest
+from harness.config import asked_by, settled
 from harness.errors import HarnessError
 from harness.files import write_text
 from harness.installation import EXPERIMENTS
-from harness.labels import label, parts
+from harness.labels import names
+from harness.mistakes import locate, nearest
+from harness.names import workload_name
 
 
 def run_part(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
@@ -29,11 +31,12 @@ def run_part(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, An
     if cfg.part not in cfg.parts:
         raise HarnessError(f"part={cfg.part}: no such run{nearest(str(cfg.part), list(cfg.parts))}")
     overrides = [*cfg.parts[cfg.part], f"seed={cfg.seed}"]
-    part = composed(overrides)
+    asked = asked_by(overrides)
+    part = settled(composed(overrides), asked)
     write_text(folder / "config.yaml", OmegaConf.to_yaml(part, resolve=True))
     task = locate(part.task, "task")
-    row: dict[str, Any] = task(part, folder, {item.partition("=")[0] for item in overrides}, facts, progress)
-    return {"system": label(part), **parts(part), "workload": part.workload.name, **row}
+    row: dict[str, Any] = task(part, folder, asked, facts, progress)
+    return {**names(part), "workload": workload_name(part.workload), **row}
 
 
 def composed(overrides: Sequence[str]) -> DictConfig:

@@ -31,9 +31,9 @@ PLACES = (ROOT / "harness" / "__pycache__", CACHE / hashlib.sha256(bytes(ROOT)).
 PACKAGES = ("allocators", "schedulers", "harness")  # all that the compiled modules import is looked at
 PARTS = {
     "allocators": "base block_pool books buddy compaction contiguous forks holes host paged radix radix_tree virtual",
-    "schedulers": "base content continuous group guaranteed_no_evict ideal lengths max_utilization past_future policy "
-    "quiet rebuild request reservation static static_bucketed vllm_v1",
-    "harness": "ahead clock jump replayer",
+    "schedulers": "base content continuous group guaranteed_no_evict ideal lengths max_utilization past_future "
+    "orders quiet rebuild request reservation static static_bucketed vllm_v1",
+    "harness": "clock engine jump replayer",
     "harness.metrics": "gaps recorder",
     "harness.runner": "base simulated",
     "harness.runner.latency": "base roofline weights",

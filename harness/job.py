@@ -15,18 +15,20 @@ from typing import Any
 import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
-from harness.ahead import replay_ahead
 from harness.build import build_scheduler, locate, settle_lanes
 from harness.clock import CLOCKS, Clock
+from harness.config import asked_by, settle, without_effect
+from harness.engine import Engine
 from harness.environment import environment
 from harness.errors import HarnessError
 from harness.files import write_json, write_text
-from harness.labels import label, parts
+from harness.labels import names
 from harness.metrics.memory_map import MappedRecorder
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
-from harness.metrics.summary import OWN_LIMITS, goodput, summarize
-from harness.replayer import replay
+from harness.metrics.summary import OWN_LIMITS, goodput, summarize, told_limits
+from harness.names import model_name, workload_name
+from harness.replayer import Source, replay
 from harness.runner.latency.choose import choose_latency, mismatch, move_costs, simulated_slots, who
 from harness.runner.nvml import NvmlSampler
 from harness.runner.simulated import SimulatedModelRunner
@@ -53,16 +55,20 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
         overrides: what was set on the command line, for the record.
         progress: called with the number of requests; gives what is called with (requests over, tokens) at each step.
     """
-    row: dict[str, Any] = {"system": label(cfg), **parts(cfg), "status": "finished", "error": None}
-    row |= {"overrides": list(overrides), "repeat": cfg.repeat, "seed": cfg.seed, "workload": cfg.workload.name}
+    asked = asked_by(overrides)
+    cfg, mistakes = settle(cfg, asked)
+    row: dict[str, Any] = {**names(cfg), "status": "finished", "error": None, "overrides": list(overrides)}
+    row |= {"repeat": cfg.repeat, "seed": cfg.seed, "workload": workload_name(cfg.workload)}
     facts = environment()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("summary.json", "traceback.txt"):  # of an earlier run: they must not lie beside this one's tables
             (folder / name).unlink(missing_ok=True)
         write_text(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
-        task = locate(cfg.task, "task")
-        row |= task(cfg, folder, {o.partition("=")[0].lstrip("+~") for o in overrides}, facts, progress)
+        if mistakes:
+            raise HarnessError("\n".join(mistakes))
+        row |= locate(cfg.task, "task")(cfg, folder, asked, facts, progress)
+        row["warnings"] = [*without_effect(cfg, asked), *row.get("warnings", [])]
     except BaseException as error:
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(folder)  # of the full disk
@@ -123,7 +129,6 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
         runner = device.runner(scheduler.allocator)
         facts |= device.facts | warm_up(runner, cfg)
     facts["setup_s"] = time.perf_counter() - started
-    play = replay_ahead if cfg.simulation.async_scheduling else replay
     recorder = Recorder(folder / "steps.csv", keep=False)
     if cfg.memory_map:
         every = cfg.memory_map is True
@@ -132,7 +137,8 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     try:
         clock, on_progress = _clock(cfg), progress(len(workload.requests)) if progress else None
         with card or nullcontext(), _rare_collections():
-            play(workload, scheduler, runner, clock, recorder, on_progress)
+            engine = Engine(scheduler, runner, recorder, depth=2 if cfg.simulation.async_scheduling else 1)
+            replay(Source(workload), [engine], clock, on_progress=on_progress)
     finally:
         table, lost = _write_tables(recorder, workload, folder)
     row = lost | _facts(cfg, capacity, scheduler, workload, facts)
@@ -149,6 +155,7 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     limits = {str(name): limit for name, limit in cfg.slo_ms.items() if limit is not None}
     if limits or any(own in table for own in OWN_LIMITS.values()):
         row["goodput"] = goodput(table, limits, row["duration_s"])
+        row["goodput_limits"] = told_limits(table, limits)
     if cfg.price_per_hour is not None and row["output_throughput"]:
         row["cost_per_million_output_tokens"] = cfg.price_per_hour / 3600 / row["output_throughput"] * 1e6
     row["warnings"] = workload.notes["notices"] + _warnings(recorder, row, why)
@@ -211,7 +218,7 @@ def _given_up(requests: list[Request]) -> Iterator[Request]:
 def _facts(cfg: DictConfig, capacity: int, scheduler: Scheduler, workload: Workload,
            facts: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
     return {
-        "model": cfg.model.name,
+        "model": model_name(cfg.model),
         "device": f"simulated: {who(cfg)}" if cfg.device.kind == "simulated" else facts["device"],
         "threads": facts.get("threads"),
         "capacity": capacity,

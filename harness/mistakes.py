@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
+import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -59,8 +63,6 @@ def _no_override(word: str, experiments: Path) -> str:
 
 
 def _missing(error: MissingConfigException, experiments: Path) -> str:
-    from harness.build import nearest
-
     group, _, name = (error.missing_cfg_file or "").rpartition("/")
     folder = experiments / group
     if not group or not folder.is_dir():
@@ -71,8 +73,6 @@ def _missing(error: MissingConfigException, experiments: Path) -> str:
 
 
 def _composition(error: Exception, experiments: Path) -> str:
-    from harness.build import nearest
-
     text = str(error)
     found = re.search(r"Could not override '([^']+)'|override '([^']+)'|full_key: (\S+)", text)
     if not found:
@@ -95,16 +95,10 @@ def _composition(error: Exception, experiments: Path) -> str:
 
 
 def _keys(experiments: Path) -> list[str]:
-    """Every dotted key of the configuration and of every option of its groups."""
-    config = OmegaConf.load(experiments / "config.yaml")
-    keys = {key for key in _dotted(config) if key.partition(".")[0] not in ("defaults", "hydra")}
-    for path in experiments.glob("*/*.yaml"):
-        group = path.parent.name
-        if group == "experiment":  # the keys of its own sections, such as validate.layers
-            keys |= {key for key in _dotted(OmegaConf.load(path)) if "." in key and not key.startswith("hydra.")}
-        elif group != "system":
-            keys |= {group} | {f"{group}.{key}" for key in _dotted(OmegaConf.load(path))}
-    return sorted(keys | {"system", "experiment"})
+    """Every dotted key of the schema, and every group."""
+    from harness.config.keys import KEYS, SECTIONS
+
+    return sorted({*KEYS, *SECTIONS, *(path.name for path in experiments.iterdir() if path.is_dir())})
 
 
 def _dotted(config: object, prefix: str = "") -> Iterator[str]:
@@ -112,3 +106,28 @@ def _dotted(config: object, prefix: str = "") -> Iterator[str]:
         for key in map(str, config):
             yield f"{prefix}{key}"
             yield from _dotted(config._get_node(key), f"{prefix}{key}.")
+
+
+def locate(target: str, key: str) -> Any:
+    """The object that a `_target_` names.
+
+    Raises:
+        HarnessError: the module or the name does not exist; the message names the nearest.
+    """
+    try:
+        return get_object(target)
+    except Exception as error:
+        module, _, name = target.rpartition(".")
+        try:
+            names = [n for n in dir(importlib.import_module(module)) if not n.startswith("_")]
+        except Exception as import_error:
+            raise HarnessError(f"{key}={target}: module {module!r} can't be imported: {import_error}") from error
+        raise HarnessError(f"{key}={target}: {module} has no {name!r}{nearest(name, names)}") from error
+
+
+def nearest(name: str, names: Collection[str]) -> str:
+    """A clause with the closest of `names` to `name`, or with all of them when none is close."""
+    close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)
+    if close:
+        return f"; did you mean {' or '.join(close)}?"
+    return f"; there are {', '.join(sorted(names))}" if names else ""

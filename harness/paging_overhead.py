@@ -15,7 +15,8 @@ from omegaconf import DictConfig
 from harness.errors import HarnessError
 from harness.files import write_table
 from harness.report.drawing import draw_all
-from harness.report.style import frame, looks, new_figure
+from harness.report.looks import ramp
+from harness.report.style import frame, new_figure
 
 # Fig. 18a of the PagedAttention paper (arXiv 2309.06180), read off the figure: µs of a decode kernel by context length,
 # vLLM's paged kernel and FasterTransformer's contiguous one, OPT-13B's heads on an A100.
@@ -67,16 +68,17 @@ def measure(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any
 
 def draw(table: pd.DataFrame, what: str) -> Figure:
     """Overhead of blocks over extents by context: ours with the middle half of the ratios, the paper's dashed."""
-    style = looks([*map(str, sorted(set(table["batch"]) | set(PAPER["batch"])))])
+    batches = sorted(set(table["batch"]) | set(PAPER["batch"]))
+    color = dict(zip(batches, ramp(len(batches)), strict=True))
     fig = new_figure(8.5, 4.8)
     ax = fig.subplots()
     for batch, rows in table.groupby("batch"):
         low, high = rows["overhead_pct"] - rows["overhead_p25_pct"], rows["overhead_p75_pct"] - rows["overhead_pct"]
         ax.errorbar(rows["context"], rows["overhead_pct"], yerr=[low, high], marker="o", capsize=3,
-                    color=style[str(batch)].color, label=f"here, {batch} sequences")  # fmt: skip
+                    color=color[batch], label=f"here, {batch} sequences")  # fmt: skip
     for batch, rows in PAPER.groupby("batch"):
         ax.plot(rows["context"], 100 * (rows["paged_us"] / rows["extent_us"] - 1), marker="s", linestyle="--",
-                alpha=0.6, color=style[str(batch)].color, label=f"paper, {batch} sequences")  # fmt: skip
+                alpha=0.6, color=color[batch], label=f"paper, {batch} sequences")  # fmt: skip
     ax.axhline(0, color="#888888", linewidth=0.8)
     ax.set_xscale("log", base=2)
     ax.set_xticks(sorted(set(table["context"])), [f"{context:,}" for context in sorted(set(table["context"]))])

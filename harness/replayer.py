@@ -1,26 +1,21 @@
-"""The loop that feeds a workload to a scheduler and a runner under a clock. The same for every system compared."""
+"""The loop that feeds a workload to engines under a clock. The same for every system compared."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Items
+from heapq import heappop, heappush
 from typing import Protocol
 
 from harness.clock import Clock
+from harness.engine import Engine, StalledError
 from harness.errors import HarnessError
-from harness.jump import NO_JUMP, Jump, can_jump, jump
-from harness.metrics.recorder import Recorder
-from harness.runner.base import Runner
-from schedulers.base import Scheduler
-from schedulers.request import Batch, Request
+from harness.routers.base import Router
+from harness.routers.desk import Desk
+from schedulers.request import Request
 
-STEPS_WITHOUT_NEW_GROUND = WAKE_UPS_IN_VAIN = 100_000
-
-
-class StalledError(HarnessError):
-    """Work waits, nothing is due, and the scheduler schedules nothing (or only repeats old work)."""
+LANDING, WAKING = range(2)  # at the same time, in this order
 
 
 class WorkloadLike(Protocol):
@@ -61,96 +56,120 @@ class Source:
                 request.arrival_ns = now
 
 
-def replay(workload: WorkloadLike, scheduler: Scheduler, runner: Runner, clock: Clock, recorder: Recorder,
+def replay(source: Source, engines: Items[Engine], clock: Clock, router: Router | None = None,
            on_progress: Callable[[int, int], None] | None = None) -> None:  # fmt: skip
-    """Serve every request of `workload` and record what happened.
+    """Serve every request of `source` and record what happened.
 
     Args:
+        engines: side by side under one clock. Several need a virtual one, and a router.
+        router: says which of several engines a request goes to.
         on_progress: called after each step with (requests over, tokens produced so far).
 
     Raises:
         StalledError: a scheduler that makes no progress though work waits.
+        HarnessError: several engines without a router or a virtual clock, or a router that names none of them.
     """
-    source = Source(workload)
-    allocator = scheduler.allocator
-    jumping = can_jump(scheduler, runner)
-    over = tokens = barren = idle = 0
-    last, begun = NO_JUMP, 0  # the last jump, and when it began
-    while True:
-        for request in source.due(clock.now):
-            ended = _end_of_step(last, begun, request.arrival_ns)
-            when = clock.now if ended is None else ended
-            rejection, idle = scheduler.add(request), 0
-            recorder.arrived(request, when, rejection)
-            if rejection:
-                over += 1
-                source.over(1, when)
-        start, mark = clock.now, clock.tick()
-        batch = scheduler.schedule(start)
-        schedule_ns = clock.charge(mark)
-        queued = scheduler.num_requests
-        if source.injected != over + queued:
-            raise StalledError(f"{source.injected} requests arrived, {over} are over and {queued} are queued")
-        if not batch.seqs:
-            if not queued and not source.pending:
-                return  # whenever the scheduler would be woken next
-            due, idle = next_event(source, scheduler, start), idle + 1
-            if due is None:
-                raise StalledError(stalled(scheduler, source))
-            if idle > WAKE_UPS_IN_VAIN:
-                raise StalledError(f"{idle} times the scheduler was woken in vain. {stalled(scheduler, source)}")
-            clock.wait_until(due)
-            last = NO_JUMP
-            recorder.idle(start, clock.now, scheduler.num_waiting, allocator.memory(batch.blocked))
-            continue
-        recorder.scheduled(batch, start, scheduler.num_waiting, allocator.memory(batch.blocked))
-        barren, idle = 0 if _new_ground(batch) else barren + 1, 0
-        if barren > STEPS_WITHOUT_NEW_GROUND:
-            raise StalledError(f"{barren} steps only repeated old work. {stalled(scheduler, source)}")
-        mark = clock.tick()
-        result = runner.execute(batch)
-        execute_ns = clock.charge(mark, result.ns)
-        ready, mark = clock.now, clock.tick()
-        further = jump(scheduler, runner, batch, ready, source.next_at()) if jumping else NO_JUMP
-        produced, finished = scheduler.complete(batch, result.tokens, result.branches)
-        complete_ns = clock.charge(mark)
-        recorder.completed(batch, produced, finished, ready, (schedule_ns, execute_ns, complete_ns), further)
-        last, begun = further, ready
-        if further.ns:
-            clock.wait_until(ready + sum(further.ns))
-        over += len(finished)
-        tokens += len(produced) * (1 + len(further.ns))
-        source.over(len(finished), clock.now)
-        if on_progress:
-            on_progress(over, tokens)
+    if len(engines) > 1 and not clock.virtual:
+        raise HarnessError("several engines side by side can only be simulated: they need a virtual clock")
+    Replay(source, engines, clock, Desk(router, len(engines)), on_progress).run()
 
 
-def _new_ground(batch: Batch) -> bool:
-    """Whether anything is computed for the first time."""
-    first = batch.seqs[0]  # most often it is, and asking all costs more
-    return first.stored > first.computed_before or any(seq.stored > seq.computed_before for seq in batch.seqs)
+class Replay:
+    """A heap of what happens when. At one time landings come first, then arrivals; then engines start new steps."""
 
+    def __init__(self, source: Source, engines: Items[Engine], clock: Clock, desk: Desk,
+                 on_progress: Callable[[int, int], None] | None) -> None:  # fmt: skip
+        self.source, self.engines, self.clock, self.desk, self.on_progress = source, engines, clock, desk, on_progress
+        self.events: list[tuple[int, int, int]] = []  # when (ns), what, of which engine; arrivals are in order anyway
+        self.alarms = [-1] * len(engines)  # when idle ones want to be woken (ns); wakings at other times are stale
+        self.free = set(range(len(engines)))  # those that may start a step now
+        self.over = self.tokens = self.flying = 0
 
-def _end_of_step(last: Jump, begun: int, arrival: int) -> int | None:
-    """When the step of a jump ended in which a request arrived: it is delivered then. None = after the jump."""
-    if not last.ns:
-        return None
-    ends = list(accumulate(last.ns, initial=begun))
-    at = bisect_left(ends, arrival)
-    return ends[at] if at < len(ends) else None
+    def run(self) -> None:
+        events, source, clock, free, alone = self.events, self.source, self.clock, self.free, len(self.engines) == 1
+        now = ended = clock.now
+        while True:
+            while events and events[0][0] <= now:
+                when, kind, at = heappop(events)
+                if kind == LANDING:
+                    self._land(at)
+                    now = ended = clock.now
+                elif when == self.alarms[at]:
+                    free.add(at)
+            arrival = source.next_at()
+            if arrival is not None and arrival <= now:
+                self._deliver(now)
+                arrival = source.next_at()
+            if free:
+                self._start(now, arrival)
+            if alone and self.flying:
+                now = clock.wait_until(events[0][0])  # what arrives meanwhile is seen when the step lands
+            elif not source.pending and self.over == source.injected:
+                break
+            elif events and (arrival is None or events[0][0] < arrival):
+                now = clock.wait_until(events[0][0])
+            elif arrival is not None:
+                now = clock.wait_until(arrival)
+            else:
+                raise StalledError(self._stalled())
+        for engine in self.engines:
+            engine.close(ended)
 
+    def _land(self, at: int) -> None:
+        engine = self.engines[at]
+        tokens, over = engine.land(self.clock)
+        self.flying -= 1
+        self.tokens += tokens
+        if over:
+            self._lose(at, over, self.clock.now)
+        if self.desk.router:
+            self._hand_over(self.desk.collect(at), at, self.clock.now)
+        self.free.add(at)
+        if self.on_progress:
+            self.on_progress(self.over, self.tokens)
 
-def next_event(source: Source, scheduler: Scheduler, now: int) -> int | None:
-    """When (ns) a request arrives or the scheduler wants to be woken; None = never."""
-    arrival, wake = source.next_at(), scheduler.wake_at()
-    if wake is None or wake <= now or not scheduler.num_requests:  # the last one is past, or can't have any effect
-        return arrival
-    return wake if arrival is None else min(arrival, wake)
+    def _deliver(self, now: int) -> None:
+        """Hand over all that have arrived; who is sent to an engine whose step has not landed waits until it has."""
+        if not self.desk.router:
+            self._hand_over(self.source.due(now), 0, now)
+            return
+        for request in self.source.due(now):
+            at = self.desk.route(request, now)
+            if at in self.free or not self.engines[at].under_way:
+                self._hand_over([request], at, now)
+            else:
+                self.desk.keep(at, request)
 
+    def _hand_over(self, requests: Iterable[Request], at: int, now: int) -> None:
+        engine = self.engines[at]
+        for request in requests:
+            if engine.add(request, now):
+                self._lose(at, [request], now)
+        self.free.add(at)
 
-def stalled(scheduler: Scheduler, source: Source) -> str:
-    head = f"; the queue's head is {scheduler.waiting[0].name}" if scheduler.waiting else ""
-    return (
-        f"the scheduler schedules nothing although {len(scheduler.waiting)} requests wait and {len(scheduler.running)} "
-        f"run, and no arrival is due ({len(source.pending)} still to come){head}"
-    )
+    def _lose(self, at: int, over: list[Request], now: int) -> None:
+        """These are over: finished or rejected."""
+        self.over += len(over)
+        self.source.over(len(over), now)
+        self.desk.over(at, over, now)
+
+    def _start(self, now: int, arrival: int | None) -> None:
+        """Let the free engines start steps, or hear when they want to be woken."""
+        if self.source.closed and len(self.engines) > 1:  # what lands next, of steps that start now, may let one arrive
+            arrival = now
+        for at in sorted(self.free):
+            engine = self.engines[at]
+            self.alarms[at] = -1
+            lands = engine.start(self.clock, arrival)
+            if lands is not None:
+                self.flying += 1
+                heappush(self.events, (lands, LANDING, at))
+            elif (wake := engine.wake_at(now)) is not None:
+                self.alarms[at] = wake
+                heappush(self.events, (wake, WAKING, at))
+        self.free.clear()
+
+    def _stalled(self) -> str:
+        """Who is left although nothing is due."""
+        told = [engine.stalled() for engine in self.engines if engine.scheduler.num_requests]
+        return f"{'; '.join(told)}; no arrival is due ({len(self.source.pending)} still to come)"

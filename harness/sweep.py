@@ -24,17 +24,21 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
-from harness import compiled, launchers
+from harness import launchers
 from harness.again import again, code
+from harness.config import asked_by, settled
+from harness.config.jobs import refuse_mistakes
+from harness.config.options import chosen
 from harness.errors import HarnessError
 from harness.files import write_json, write_text
 from harness.folders import begun, holder, own, results_in
-from harness.labels import label, parts
+from harness.labels import names
 from harness.plan import Job, Plan, over, plain, read_plan
 
 DIR, SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
 MOST_TRIES = 2  # of a job whose process dies
 LAUNCHERS = {"joblib": "joblib", "ray": "ray", "submitit_slurm": "slurm", "submitit_local": "slurm"}  # and their extras
+MAPPED = 24  # jobs of a sweep that keep a memory map: a page shows no more pools
 
 
 class Sweep(Sweeper):
@@ -95,16 +99,19 @@ class Sweep(Sweeper):
             self.run(folder, plan, plan.jobs)
 
     def plan(self, folder: Path, arguments: Sequence[str]) -> Plan:
-        """Compose every job. Raises HarnessError when two of them have one folder, or theirs is not empty."""
+        """Compose and check every job.
+
+        Raises:
+            HarnessError: a configuration has a mistake, two jobs have one folder, or theirs is not empty.
+        """
         _pin(self.composed, folder)
         from hydra._internal.core_plugins.basic_sweeper import BasicSweeper  # Hydra may load it anew
 
-        values = [f"{key}={value}" for key, value in self.params.items()]
+        values = [f"{key}={value}" for key, value in self.params.items() if f"~{key}" not in arguments]
         parser = OverridesParser.create(config_loader=self.context.config_loader)
         ((*combinations,),) = BasicSweeper.split_arguments(parser.parse_overrides([*values, *arguments]), None)
-        jobs: list[Job] = []
-        for number, overrides in enumerate(combinations):
-            jobs.append(self._job(number, overrides))
+        combinations = [chosen(overrides) for overrides in combinations]
+        jobs = refuse_mistakes(combinations, self._job)
         names = [job.dir for job in jobs]
         twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
         if twice is not None:
@@ -136,11 +143,12 @@ class Sweep(Sweeper):
             HydraConfig.instance().set_config(cfg)  # for interpolations that ask for it
             name = str(cfg.hydra.sweep.subdir)
             del cfg["hydra"]
-        if not number and cfg.simulation.compiled:
-            compiled.use()  # before anything of it is imported
+            if number >= MAPPED and cfg.memory_map == "auto":
+                cfg.memory_map = False
+        cfg = settled(cfg, asked_by(overrides))
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise HarnessError(f"{SUBDIR}={name} is not inside the sweep's folder")
-        return Job(name, list(overrides), plain(cfg), {"system": label(cfg), **parts(cfg)})
+        return Job(name, list(overrides), plain(cfg), names(cfg))
 
     def _launch(self, folder: Path, jobs: Sequence[Job]) -> None:
         if self.here:

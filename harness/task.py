@@ -14,18 +14,16 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from harness import compiled, surroundings
+from harness.config import asked_by, settle, settled
 from harness.errors import HarnessError, answer
 from harness.files import named, write_json
 from harness.folders import Lock, clear, own
 from harness.installation import EXPERIMENTS
-from harness.labels import class_name
 from harness.launchers import STOPPED
 from harness.plan import PLAN, Plan, over, read_plan
 
-HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE / "plugins"))  # where Hydra finds the sweeper
+sys.path.append(str(Path(__file__).resolve().parent / "plugins"))  # where Hydra finds the sweeper
 OmegaConf.register_new_resolver("either", lambda one, other: one or other, replace=True)
-OmegaConf.register_new_resolver("class", class_name, replace=True)
 OmegaConf.register_new_resolver("repository", lambda: str(EXPERIMENTS.parent), replace=True)
 
 
@@ -62,6 +60,8 @@ def run_planned(cfg: DictConfig, folder: Path, sweep: Path, overrides: list[str]
             job = plan.job(str(folder.relative_to(sweep)))
             row |= job.names  # type: ignore[operator]
             cfg, overrides = job.cfg, job.overrides
+        else:
+            cfg, _ = settle(cfg)
         title = (_place(folder, sweep, plan) if plan else "") if here and sys.stderr.isatty() else None
         row = _run_once(cfg, folder, overrides, title)
     except Exception as error:
@@ -96,8 +96,14 @@ def run_alone(cfg: DictConfig, folder: Path, asked_for: bool, overrides: list[st
     """The only job, with its report; ends the program with exit code 1 when it fails.
 
     Raises:
-        HarnessError: the folder is not free.
+        HarnessError: the configuration has a mistake, or the folder is not free.
     """
+    try:
+        cfg = settled(cfg, asked_by(overrides))
+    except HarnessError:
+        with suppress(OSError):
+            folder.rmdir()  # Hydra made it
+        raise
     folder, lock = own(folder, "hydra.run.dir", asked_for)
     with lock:
         try:

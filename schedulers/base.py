@@ -9,23 +9,18 @@ Queues, rejection of what can never be served, and the end of a step are done he
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import insort
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from itertools import islice
 
 from allocators.base import Allocator, Ask
-from schedulers.group import Branch, Group
+from schedulers.group import Branches, Group, Groups
 from schedulers.lengths import predictor
-from schedulers.policy import ORDERS
+from schedulers.orders import Line, Order, order_of
 from schedulers.quiet import Quiet, refuse_renamed
 from schedulers.request import Batch, Rejection, Request, Sequence
 from schedulers.reservation import Reservation, on_demand
-
-Branches = Mapping[int, Items[Branch]]
-LOOK_AHEAD = 128  # waiting sequences that `longest_prefix` compares at an admission
 
 
 @dataclass(slots=True)
@@ -59,8 +54,9 @@ class Scheduler(ABC):
         chunked_prefill: whether a prompt may be computed in pieces.
         watermark: share of the pool that an on-demand admission leaves free while others run (0 ... < 1).
         policy: who is admitted first: `fcfs`, `priority` (the lowest number), `shortest_first` (the shortest answer, as
-            `length_predictor` tells it at arrival) or `longest_prefix` (the most tokens in the pool); preempted
-            sequences go by it too, but for `fcfs` and `longest_prefix`, where they come first.
+            `length_predictor` tells it at arrival), `earliest_deadline` (of a first or last token, as the request says)
+            or `longest_prefix` (the most tokens in the pool), or any `schedulers.orders.Order`; preempted sequences go
+            by it too, but for `fcfs` and `longest_prefix`, where they come first.
         length_predictor: who tells how long an answer will be: `oracle`, `history` (the mean of like ones that have
             ended) or `noisy:SIGMA` (the truth times a lognormal error), see `schedulers.lengths`.
         seed: of whatever is drawn.
@@ -69,8 +65,9 @@ class Scheduler(ABC):
         waiting: arrived or preempted, not admitted; the head is served first. A group is there through its leader.
         swapped: leaders whose groups wait on the host, the head comes back first.
         running: admitted, in admission order, those of a group side by side.
-        unforked: groups in `running` whose prompt is not stored yet.
-        branching: groups in `running` that fork between steps: those, and searches.
+        groups: the groups in `running`, of requests that want several answers.
+        order: the order that `policy` means, and `line`, how the queue is kept in it.
+        predict: who tells how long a step would take, see `estimate`; set by whoever runs the scheduler.
         prefix: tokens looked for and found in the pool at admission.
         reserve_full_isl: whether all tokens of a sequence must fit at admission, though only a piece is computed.
         ahead: whether it may be asked for the next step before the one under way is completed; then it passes over a
@@ -83,7 +80,7 @@ class Scheduler(ABC):
 
     def __init__(self, allocator: Allocator, reservation: Reservation, *, max_model_len: int, max_num_seqs: int = 256,
                  max_num_batched_tokens: int = 2560, chunked_prefill: bool = False,
-                 watermark: float = 0.01, policy: str = "fcfs", length_predictor: str = "oracle",
+                 watermark: float = 0.01, policy: str | Order = "fcfs", length_predictor: str = "oracle",
                  seed: int = 0) -> None:  # fmt: skip
         refuse_renamed(type(self))
         for key, value in (("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", max_num_batched_tokens)):
@@ -91,9 +88,8 @@ class Scheduler(ABC):
                 raise ValueError(f"scheduler.{key} must be a whole number of at least 1, got {value!r}")
         if not 0 <= watermark < 1:
             raise ValueError(f"scheduler.watermark must be at least 0 and below 1, got {watermark}")
-        if policy not in ORDERS:
-            raise ValueError(f"scheduler.policy must be one of {', '.join(ORDERS)}, got {policy!r}")
-        self.policy = policy
+        self.order = order_of(policy, allocator)
+        self.line = Line(self.order)
         self.lengths = predictor(length_predictor, seed)
         self.allocator = allocator
         self.reservation = reservation
@@ -107,10 +103,10 @@ class Scheduler(ABC):
         self.waiting: deque[Sequence] = deque()
         self.swapped: deque[Sequence] = deque()
         self.running: list[Sequence] = []
-        self.unforked = self.branching = 0
-        self._siblings = 0  # in `running`, beyond the first of each request
-        self._to_come = 0  # members that unforked groups will add to `running`
+        self.groups = Groups(allocator)
+        self._untold = 0  # preemptions since the last batch with anybody in it
         self.prefix = PrefixCounts()
+        self.predict: Callable[[Batch], int | None] | None = None
 
     # ---- the contract ----------------------------------------------------------------------------------------------
 
@@ -129,7 +125,7 @@ class Scheduler(ABC):
     @property
     def num_requests(self) -> int:
         """Requests that wait, run or are swapped."""
-        return len(self.waiting) + len(self.swapped) + len(self.running) - self._siblings
+        return len(self.waiting) + len(self.swapped) + len(self.running) - self.groups.siblings
 
     @property
     def num_waiting(self) -> int:
@@ -159,7 +155,7 @@ class Scheduler(ABC):
         for seq in batch.seqs:
             stored = seq.stored
             if seq.group is not None:
-                if seq is seq.group.seqs[0] and self._advance(seq.group, branches):
+                if seq is seq.group.seqs[0] and self.groups.advance(seq.group, branches, self.running):
                     told += seq.group.seqs
                     if seq.done:
                         finished.append(seq)
@@ -176,7 +172,7 @@ class Scheduler(ABC):
                 self.lengths.observe(seq.request)
             self.finish([member for seq in finished for member in seq.members] if told else finished)
         if told:
-            self._recount()
+            self.groups.count(self.running)
         return produced + told if told else produced, finished
 
     def wake_at(self) -> int | None:
@@ -199,19 +195,15 @@ class Scheduler(ABC):
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
     def enqueue(self, seq: Sequence) -> None:
-        """Let an arrived sequence wait: behind all others, or where the policy puts it."""
-        order = ORDERS[self.policy]
-        if order:
-            insort(self.waiting, seq, key=order)
-        else:
-            self.waiting.append(seq)
+        """Let an arrived sequence wait: behind all others, or where the order puts it."""
+        self.line.enter(self.waiting, seq)
 
     def requeue(self, seq: Sequence) -> None:
-        """Let a preempted sequence wait: before all others, or where the policy puts it."""
-        if ORDERS[self.policy]:
-            self.enqueue(seq)
-        else:
+        """Let a preempted sequence wait: before all others, or where the order puts it."""
+        if self.order.preempted_first:
             self.waiting.appendleft(seq)
+        else:
+            self.enqueue(seq)
 
     def end_of(self, request: Request) -> int:
         """Prompt and output tokens with which `request` is finished."""
@@ -224,31 +216,20 @@ class Scheduler(ABC):
             return f"prompt + output = {total} tokens > max_model_len = {self.max_model_len}"
         stored = max(self.reservation(request, self.max_model_len), total - 1)
         if self.allocator.footprint(stored) is None:
-            return f"{stored} tokens never fit the KV pool of {self.allocator.capacity} slots"
+            promised = f", promised to a request of {total - 1}," if stored > total - 1 else ""
+            takes = self.allocator.takes(stored)
+            return f"{stored} tokens{promised} never fit the KV pool of {self.allocator.capacity} slots" + (
+                f": they take {takes}" if takes else ""
+            )
         if not self.chunked_prefill and total - 1 > self.max_num_batched_tokens:
             return (
                 f"chunked prefill is off and {total - 1} tokens (prompt and what a preemption would recompute) exceed "
                 f"max_num_batched_tokens = {self.max_num_batched_tokens}"
             )
-        return self._unservable_group(request, stored) if request.n > 1 else None
-
-    def _unservable_group(self, request: Request, stored: int) -> str | None:
-        """Why `n` answers of `stored` tokens can never run together, or None."""
-        n, unit = request.n, self.allocator.block_size
-        if not self.several_answers:
-            return f"n = {n}: {type(self).__name__} serves requests that want a single answer"
-        if not self.allocator.can_fork:
-            return f"n = {n}: the allocator, as it is configured, can't fork a sequence"
-        for key, limit in (("max_num_seqs", self.max_lanes), ("max_num_batched_tokens", self.max_num_batched_tokens)):
-            if n > limit:
-                return f"n = {n} answers that are computed in one step exceed {key} = {limit}"
-        slots = n * (self.allocator.footprint(stored) or 0)
-        if self.allocator.forks_share:  # what was promised to the leader, and of the others what no other holds too
-            leader, each = (self.allocator.footprint(t) or 0 for t in (stored, self.end_of(request) - 1))
-            slots = leader + (n - 1) * (each - (request.prompt_len // unit * unit if unit else request.prompt_len))
-        if slots > self.allocator.capacity:
-            return f"n = {n} answers take {slots} slots and never fit the KV pool of {self.allocator.capacity}"
-        return None
+        if request.n > 1 and not self.several_answers:
+            return f"n = {request.n}: {type(self).__name__} serves requests that want a single answer"
+        limits = {"max_num_seqs": self.max_lanes, "max_num_batched_tokens": self.max_num_batched_tokens}
+        return self.groups.unservable(request, stored, total - 1, limits) if request.n > 1 else None
 
     @property
     def max_lanes(self) -> int:
@@ -264,30 +245,26 @@ class Scheduler(ABC):
         Returns:
             The tokens scheduled for it; 0 when it has to wait, with `batch.blocked` set if memory was the reason.
         """
-        if self.policy == "longest_prefix":
-            self._longest_prefix_first()
+        if not self.line.sorted:
+            self.line.bring_forward(self.waiting, batch.now)
         seq = self.waiting[0]
-        group, total = seq.group, seq.num_tokens
-        if group is not None:
-            total = seq.request.prompt_len  # the leader's part; what a preemption took of the answers comes after it
-        if (group or self._to_come) and len(self.running) + self._to_come + len(seq.members) > self.max_lanes:
+        if self.groups.crowded(seq, self.running, self.max_lanes):
             return 0
         lacking = self.lacking(seq, budget)
         if lacking:
             asked = self.allocator.unheld + lacking
             batch.blocked = Ask(seq.num_tokens, spare=max(asked - seq.num_tokens, 0), final=seq.end_tokens - 1)
             return 0
-        ask = self._ask(seq, total, budget, limit)
+        ask = self._ask(seq, budget, limit)
         if ask is None:
             return 0
-        hit, admitted = ask.hit.tokens, [seq]
+        hit = ask.hit.tokens
         count = ask.tokens - hit
-        if group is not None:
-            admitted = self._ask_for_group(group, ask)
+        admitted = [seq] if seq.group is None else seq.group.join(self.allocator, ask)
         if self.allocator.admit(admitted, ask) is None:
             batch.blocked = ask
             return 0
-        self.prefix.add(seq, total, hit)
+        self.prefix.add(seq, seq.to_admit, hit)
         if not seq.preemptions:
             seq.cached_tokens = hit
         self.waiting.popleft()
@@ -295,12 +272,13 @@ class Scheduler(ABC):
         batch.admitted.append(seq)
         batch.seqs.append(seq)
         batch.counts.append(count)
-        if group is not None:
-            self._recount()
+        if seq.group is not None:
+            self.groups.count(self.running)
         return count
 
-    def _ask(self, seq: Sequence, total: int, budget: int, limit: int = 0) -> Ask | None:
-        """What is asked for `total` tokens of a waiting sequence; None where a budget cuts them that must be whole."""
+    def _ask(self, seq: Sequence, budget: int, limit: int = 0) -> Ask | None:
+        """What is asked for a waiting sequence; None where a budget cuts what must be computed whole."""
+        total = seq.to_admit
         hit = self.allocator.lookup(seq, total - 1)  # one is computed at least: its logits are the answer
         count = total - hit.tokens
         if 0 < limit < count:
@@ -322,7 +300,7 @@ class Scheduler(ABC):
         """Whether one that arrives now could join the next batch, or be expected to be of another length than later."""
         if self.lengths.learns:
             return True
-        return len(self.running) < self.max_num_seqs and not (self.waiting and self.policy == "fcfs")
+        return len(self.running) < self.max_num_seqs and (self.line.overtakes or not self.waiting)
 
     def refusal_ahead(self, limit: int = 0) -> Ask | None:
         """What the queue's head, another one since somebody was preempted, is sure to be refused in the next steps.
@@ -330,24 +308,12 @@ class Scheduler(ABC):
         As long as they only repeat this one: what is free does not grow meanwhile. None = it may be admitted.
         """
         seq, budget = self.waiting[0], self.max_num_batched_tokens - len(self.running)
-        if seq.group is not None or self._to_come or budget <= 0 or self.policy == "longest_prefix":
+        if seq.group is not None or self.groups.to_come or budget <= 0 or not self.line.sorted:
             return None
         if type(self).lacking is not Scheduler.lacking:  # what the head lacks may be another count in each step
             return None
-        ask = self._ask(seq, seq.num_tokens, budget, limit)
+        ask = self._ask(seq, budget, limit)
         return ask if ask is not None and self.allocator.lacks(ask) else None
-
-    def _ask_for_group(self, group: Group, ask: Ask) -> list[Sequence]:
-        """Who is admitted with its leader: nobody where forks share its slots, else all, with room for their tokens.
-
-        `ask` is made one for them.
-        """
-        prompt, answers = group.request.prompt_len, group.seqs[0].num_tokens - group.request.prompt_len
-        if self.allocator.forks_share:
-            ask.gate = prompt + answers * group.size
-            return group.seqs[:1]
-        ask.tokens, ask.gate, ask.count = prompt + answers, prompt + answers, group.size
-        return group.seqs
 
     def lacking(self, seq: Sequence, budget: int) -> int:
         """Slots that the pool would lack some day if `seq` joined now, as far as this scheduler looks ahead.
@@ -356,14 +322,36 @@ class Scheduler(ABC):
         """
         return 0
 
-    def _longest_prefix_first(self) -> None:
-        """Bring the one of the first waiting sequences that finds most of its tokens in the pool to the front."""
-        if not self.waiting[0].preemptions:
-            lookup = self.allocator.lookup
-            seq = max(islice(self.waiting, LOOK_AHEAD), key=lambda s: lookup(s, s.num_tokens - 1).tokens)
-            if seq is not self.waiting[0]:
-                self.waiting.remove(seq)
-                self.waiting.appendleft(seq)
+    def estimate(self, batch: Batch) -> int | None:
+        """How long a step would take (ns) that computes `batch` as it is by now; None where nobody can tell.
+
+        A simulated device is asked, and says what the step will take, but for moves and for what is drawn at random.
+        """
+        if self.predict is None:
+            return None
+        planned = range(batch.committed, len(batch.seqs))
+        try:
+            for i in planned:
+                batch.seqs[i].stored += batch.counts[i]
+            return self.predict(Batch(batch.seqs, batch.counts, batch.idle))
+        finally:
+            for i in planned:
+                batch.seqs[i].stored -= batch.counts[i]
+
+    def find_room(self, seq: Sequence, tokens: int, batch: Batch) -> bool:
+        """Get a running sequence room for `tokens` in all, from others if need be; False if it lost its own instead.
+
+        Skip the call while ``seq.room >= tokens``.
+        """
+        while tokens > seq.room and not self.allocator.grow(seq, tokens):
+            self.make_way(seq, batch)
+            if seq.row < 0:
+                return False
+        return True
+
+    def make_way(self, seq: Sequence, batch: Batch) -> None:
+        """Give some slots back, since `seq` was refused room: the latest admitted is preempted, maybe `seq` itself."""
+        self.preempt(self.running[-1], batch)
 
     def preempt(self, seq: Sequence, batch: Batch) -> None:
         """Take all memory of `seq`, and of its group, away; it waits and will be computed again, its outputs kept."""
@@ -378,42 +366,15 @@ class Scheduler(ABC):
     def withdraw(self, seq: Sequence, batch: Batch) -> list[Sequence]:
         """Stop running `seq` and its group, whatever of it is scheduled; those that ran."""
         seq.members[0].preemptions += 1
+        batch.preemptions += 1
         batch.preempted.append(seq.members[0])
-        if seq.group is None:
-            self.running.remove(seq)
-            return [seq]
-        members = [member for member in seq.group.seqs if member in self.running]
+        members = [seq] if seq.group is None else [member for member in seq.members if member in self.running]
         for member in members:
             self.running.remove(member)
-            if member in batch.seqs:
-                at = batch.seqs.index(member)
-                del batch.seqs[at], batch.counts[at]
-        self._recount()
+            batch.drop(member)
+        if seq.group is not None:
+            self.groups.count(self.running)
         return members
-
-    def _advance(self, group: Group, branches: Branches | None) -> bool:
-        """Let a group that was computed go on, if its prompt or tokens of all are there; whether it produced any."""
-        new = not group.forked and group.seqs[0].stored == group.request.prompt_len
-        produces = group.ready() and (new or group.forked)
-        if produces:
-            group.branch(self.allocator, (branches or {}).get(group.request.id))
-        elif new:
-            group.fork_again(self.allocator)
-        if new:
-            at = self.running.index(group.seqs[0])
-            self.running[at : at + 1] = [seq for seq in group.seqs if seq is group.seqs[0] or seq not in self.running]
-            self._recount()
-        return produces
-
-    def _recount(self) -> None:
-        """After a group has come, forked or gone."""
-        groups = list({id(seq.group): seq.group for seq in self.running if seq.group is not None}.values())
-        unforked = [group for group in groups if not group.forked]
-        members = sum(seq.group is not None for seq in self.running)
-        self.unforked = len(unforked)
-        self.branching = sum(not group.forked or group.request.use_beam_search for group in groups)
-        self._siblings = members - len(groups)
-        self._to_come = sum(group.size - sum(seq.row >= 0 for seq in group.seqs) for group in unforked)
 
     def commit(self, batch: Batch) -> None:
         """Tell the allocator what was scheduled since the last call; from now on its full blocks can be reused."""
@@ -436,7 +397,10 @@ class Scheduler(ABC):
         if batch.seqs:
             batch.moves, batch.delay_ns = self.allocator.take_moves(), self.allocator.take_delay()
         batch.saved = self.allocator.saved_slots
-        batch.grouped = self._siblings > 0 or self.unforked > 0
+        batch.grouped = self.groups.siblings > 0 or self.groups.unforked > 0
+        self._untold += batch.preemptions
+        if batch.seqs:
+            batch.preemptions, self._untold = self._untold, 0
         return batch
 
     def finish(self, finished: Items[Sequence]) -> None:

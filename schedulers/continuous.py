@@ -34,8 +34,7 @@ class Continuous(Scheduler):
         self.preemption = preemption
 
     def schedule(self, now: int) -> Batch:
-        batch = Batch()
-        budget = self.max_num_batched_tokens
+        batch, budget = Batch(now=now), self.max_num_batched_tokens
         if self.prefill_first:
             budget = self._run_prompts(batch, budget)
             self._admit(batch, budget)
@@ -54,23 +53,26 @@ class Continuous(Scheduler):
         return self.close(batch)
 
     def preempt(self, seq: Sequence, batch: Batch) -> None:
-        leader = seq.members[0]
-        swappable = self.preemption == "swap" and all(member.stored for member in seq.members)
-        held = [member for member in seq.members if member.row >= 0]
-        if swappable and self.allocator.swap(held, to_host=True):
+        if self.preemption == "swap" and self._swap_out(seq):
             self.withdraw(seq, batch)
-            self.swapped.appendleft(leader)
+            self.swapped.appendleft(seq.members[0])
         else:
             super().preempt(seq, batch)
+
+    def _swap_out(self, seq: Sequence) -> bool:
+        """Move all of its request to the host; False if some of it has no tokens, or there is no room."""
+        held = [member for member in seq.members if member.row >= 0]
+        return all(member.stored for member in seq.members) and self.allocator.swap(held, to_host=True)
 
     def quiet(self, batch: Batch) -> Quiet | None:
         """All that runs is in the batch, and who waits was refused memory, or a place, and will be while both fill up.
 
         Not so where a head waits for a prefix that others compute, or asks for more when there is more budget.
         """
-        if self.branching or len(batch.seqs) < len(self.running):
+        if self.groups.branching or len(batch.seqs) < len(self.running):
             return None
-        if (self.chunked_prefill or self._siblings) and not decodes_next(batch):  # a group's answers come in pieces too
+        pieces = self.chunked_prefill or self.groups.siblings  # a group's answers come in pieces too
+        if pieces and not decodes_next(batch):
             return None
         refused = batch.blocked
         if (self.waiting or self.swapped) and len(self.running) < self.max_num_seqs:
@@ -88,8 +90,8 @@ class Continuous(Scheduler):
 
     def _run(self, batch: Batch, budget: int) -> int:
         """Give every running sequence its next tokens, preempting from the end when the pool is full."""
-        seqs, counts, grow = batch.seqs, batch.counts, self.allocator.grow
-        if len(self.running) <= budget and not self.unforked and self._all_decode():
+        seqs, counts = batch.seqs, batch.counts
+        if len(self.running) <= budget and not self.groups.unforked and self._all_decode():
             return budget - self._decode(batch)
         for seq in list(self.running):
             if seq.row < 0:  # preempted, and so are all behind it
@@ -98,10 +100,8 @@ class Continuous(Scheduler):
             if count <= 0:
                 continue
             tokens = seq.stored + count
-            while tokens > seq.room and not grow(seq, tokens):
-                self.preempt(self.running[-1], batch)
-                if seq.row < 0:
-                    return budget
+            if tokens > seq.room and not self.find_room(seq, tokens, batch):
+                return budget
             seqs.append(seq)
             counts.append(count)
             budget -= count
@@ -109,15 +109,15 @@ class Continuous(Scheduler):
 
     def _all_decode(self) -> bool:
         """Whether all that run have one token due. A prompt that is computed at once leaves nobody with more."""
-        if not self.chunked_prefill and not self._siblings:
+        if not self.chunked_prefill and not self.groups.siblings:
             return True
         return sum([seq.num_tokens - seq.stored for seq in self.running]) == len(self.running)
 
     def _decode(self, batch: Batch) -> int:
         """The usual step of `_run`, in short: everybody has one token due. How many are in the batch."""
         for seq in [seq for seq in self.running if seq.stored >= seq.room]:
-            while seq.row >= 0 and not self.allocator.grow(seq, seq.num_tokens):
-                self.preempt(self.running[-1], batch)
+            if seq.row >= 0:
+                self.find_room(seq, seq.num_tokens, batch)
         batch.seqs += self.running
         batch.counts += [1] * len(batch.seqs)
         self.allocator.commit(batch.seqs, batch.counts)  # no old work is among it for `Scheduler.commit` to count
@@ -141,7 +141,7 @@ class Continuous(Scheduler):
         self.commit(batch)
         while self.swapped:
             members = self.swapped[0].members
-            if len(members) > min(budget, self.max_lanes - len(self.running) - self._to_come):
+            if len(members) > min(budget, self.max_lanes - len(self.running) - self.groups.to_come):
                 break
             unit = self.allocator.block_size or 1
             spare = self.spare + len(members) * unit if self.running else 0  # each may want a block at once
@@ -158,7 +158,7 @@ class Continuous(Scheduler):
                     batch.counts.append(count)
                     budget -= count
             if len(members) > 1:
-                self._recount()
+                self.groups.count(self.running)
         return budget
 
     def _admit(self, batch: Batch, budget: int) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
-from allocators.base import Allocator, AllocatorError
+from allocators.base import Allocator, AllocatorError, Ask
 from schedulers.content import Chain
 from schedulers.request import Request, Sequence
 
@@ -72,6 +73,28 @@ class Group:
         leader = self.seqs[0]
         return leader.stored >= leader.num_tokens  # beyond it after a jump
 
+    def join(self, allocator: Allocator, ask: Ask) -> list[Sequence]:
+        """Who is admitted with the leader: nobody where forks share its slots, else all, with room for their tokens.
+
+        `ask`, made for the leader, becomes one for them.
+        """
+        prompt, answers = self.request.prompt_len, self.seqs[0].num_tokens - self.request.prompt_len
+        if allocator.forks_share:
+            ask.gate = prompt + answers * self.size
+            return self.seqs[:1]
+        ask.tokens, ask.gate, ask.count = prompt + answers, prompt + answers, self.size
+        return self.seqs
+
+    def advance(self, allocator: Allocator, branches: Items[Branch] | None) -> bool:
+        """Go on after a step, if its prompt or tokens of all members are there; whether it produced any."""
+        new = not self.forked and self.seqs[0].stored == self.request.prompt_len
+        produces = self.ready() and (new or self.forked)
+        if produces:
+            self.branch(allocator, branches)
+        elif new:
+            self.fork_again(allocator)
+        return produces
+
     def branch(self, allocator: Allocator, branches: Items[Branch] | None) -> None:
         """Go on with as many answers as there are members; without `branches`, each with itself.
 
@@ -109,3 +132,68 @@ class Group:
     def _fork(self, allocator: Allocator, parent: Sequence, child: Sequence) -> None:
         if not allocator.fork(parent, child, self.request.prompt_len):
             raise AllocatorError(f"there is no room for {child.name}, though its group was admitted")
+
+
+Branches = Mapping[int, Items[Branch]]
+
+
+class Groups:
+    """The groups among the sequences that a scheduler runs.
+
+    Attributes:
+        unforked: those whose prompt is not stored yet.
+        branching: those that fork between steps: the unforked ones, and searches.
+        siblings: running sequences beyond the first of each request.
+        to_come: members that unforked groups will add to the running sequences.
+    """
+
+    def __init__(self, allocator: Allocator) -> None:
+        self.allocator = allocator
+        self.unforked = self.branching = self.siblings = self.to_come = 0
+
+    def count(self, running: Items[Sequence]) -> None:
+        """After a group has come, forked or gone."""
+        groups = list({id(seq.group): seq.group for seq in running if seq.group is not None}.values())
+        unforked = [group for group in groups if not group.forked]
+        self.unforked = len(unforked)
+        self.branching = sum(not group.forked or group.request.use_beam_search for group in groups)
+        self.siblings = sum(seq.group is not None for seq in running) - len(groups)
+        self.to_come = sum(group.size - sum(seq.row >= 0 for seq in group.seqs) for group in unforked)
+
+    def crowded(self, seq: Sequence, running: Items[Sequence], most: int) -> bool:
+        """Whether there are too few of `most` lanes for a sequence, its group and who will come of other groups."""
+        if seq.group is None and not self.to_come:
+            return False
+        return len(running) + self.to_come + len(seq.members) > most
+
+    def advance(self, group: Group, branches: Branches | None, running: list[Sequence]) -> bool:
+        """Let a group that was computed go on, its members side by side once they have forked; whether it produced."""
+        before = group.forked
+        produces = group.advance(self.allocator, (branches or {}).get(group.request.id))
+        if group.forked and not before:
+            at = running.index(group.seqs[0])
+            running[at : at + 1] = [seq for seq in group.seqs if seq is group.seqs[0] or seq not in running]
+            self.count(running)
+        return produces
+
+    def unservable(self, request: Request, stored: int, longest: int, limits: Mapping[str, int]) -> str | None:
+        """Why the answers of a request can never run together, or None.
+
+        Args:
+            stored: tokens that must fit for the leader, its promise included.
+            longest: tokens stored of each answer at its end.
+            limits: what bounds the sequences of a step, by name.
+        """
+        allocator, n, unit = self.allocator, request.n, self.allocator.block_size
+        if not allocator.can_fork:
+            return f"n = {n}: the allocator, as it is configured, can't fork a sequence"
+        for key, limit in limits.items():
+            if n > limit:
+                return f"n = {n} answers that are computed in one step exceed {key} = {limit}"
+        slots = n * (allocator.footprint(stored) or 0)
+        if allocator.forks_share:  # what was promised to the leader, and of the others what no other holds too
+            leader, each = (allocator.footprint(tokens) or 0 for tokens in (stored, longest))
+            slots = leader + (n - 1) * (each - (request.prompt_len // unit * unit if unit else request.prompt_len))
+        if slots > allocator.capacity:
+            return f"n = {n} answers take {slots} slots and never fit the KV pool of {allocator.capacity}"
+        return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from schedulers.continuous import Continuous
-from schedulers.policy import ORDERS, Order
+from schedulers.orders import ORDERS
 from schedulers.quiet import Quiet
 from schedulers.request import Batch
 
@@ -28,31 +28,36 @@ class MaxUtilization(Continuous):
         super().__init__(*args, watermark=watermark, **kwargs)
         if self.prefill_first:
             raise ValueError("scheduler.prefill_first: one pass over all sequences has no prompts first")
-        if self.preemption == "swap" and ORDERS[self.policy] is not None:
+        self.ordered = not self.order.preempted_first  # else who came last was admitted last
+        if self.preemption == "swap" and self.ordered:
+            name = next((name for name, cls in ORDERS.items() if type(self.order) is cls), type(self.order).__name__)
             raise ValueError(
-                f"scheduler.preemption=swap with scheduler.policy={self.policy}: a pass in that order brings nobody "
+                f"scheduler.preemption=swap with scheduler.policy={name}: a pass in that order brings nobody "
                 "back from the host; use preemption=recompute, or policy=fcfs"
             )
-        self.several_answers = ORDERS[self.policy] is None  # a pass takes single sequences in order
+        self.several_answers = not self.ordered  # a pass takes single sequences in order
 
     def schedule(self, now: int) -> Batch:
-        order = ORDERS[self.policy]
-        return super().schedule(now) if order is None else self.close(self._pass(order))
+        return self.close(self._pass(now)) if self.ordered else super().schedule(now)
 
     def quiet(self, batch: Batch) -> Quiet | None:
-        """With an order, who was paused may pause others in the next step."""
-        return None if batch.preempted and ORDERS[self.policy] is not None else super().quiet(batch)
+        """With an order, who was paused may pause others in the next step, and one that changes pauses anybody."""
+        return None if self.ordered and (batch.preempted or not self.line.sorted) else super().quiet(batch)
 
     def newcomers_matter(self) -> bool:
         """With an order, a newcomer may pause one that runs."""
-        return ORDERS[self.policy] is not None or super().newcomers_matter()
+        return self.ordered or super().newcomers_matter()
 
-    def _pass(self, order: Order) -> Batch:
+    def _pass(self, now: int) -> Batch:
         """Give all sequences in their order, running or waiting, their next tokens while slots and tokens last."""
-        batch, budget, at, closed = Batch(), self.max_num_batched_tokens, 0, False
-        running, waiting = self.running, self.waiting
+        batch, budget, at, closed = Batch(now=now), self.max_num_batched_tokens, 0, False
+        running, waiting, key = self.running, self.waiting, self.order.key
+        if not self.line.sorted:
+            running.sort(key=lambda seq: key(seq, now))
         while True:
-            if not closed and waiting and (at >= len(running) or order(waiting[0]) < order(running[at])):
+            if waiting and not closed and not self.line.sorted:
+                self.line.bring_forward(waiting, now)
+            if not closed and waiting and (at >= len(running) or key(waiting[0], now) < key(running[at], now)):
                 before = len(running)
                 count = 0 if waiting[0] in batch.preempted else self._start(batch, budget, at)
                 if count:
@@ -86,12 +91,8 @@ class MaxUtilization(Continuous):
         """Schedule the next tokens of a running sequence, pausing the last ones for its slots; how many tokens."""
         seq = self.running[at]
         count = min(seq.num_tokens - seq.stored, budget)
-        while count > 0 and seq.stored + count > seq.room and not self.allocator.grow(seq, seq.stored + count):
-            victim = self.running[-1]
-            self.preempt(victim, batch)
-            if victim is seq:
-                return 0
-        if count > 0:
-            batch.seqs.append(seq)
-            batch.counts.append(count)
-        return max(count, 0)
+        if count <= 0 or not self.find_room(seq, seq.stored + count, batch):
+            return 0
+        batch.seqs.append(seq)
+        batch.counts.append(count)
+        return count

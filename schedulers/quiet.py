@@ -30,26 +30,31 @@ class Quiet(NamedTuple):
 def vouched(plugin: object, hook: str) -> bool:
     """Whether `hook`, which tells many steps at once, knows all that `plugin` does in a single one.
 
-    It does if nothing below the class that defines it, nor the object itself, replaces anything which that class has;
-    what is named `__so__`, constructors above all, is left aside. So whoever changes a part of a plug-in and never
-    heard of `hook` is asked step by step; who has heard of it defines it once more, were it as `super().hook(…)`.
+    It does if nothing below the class that defines it, nor the object itself, replaces any code of that class. To write
+    what was left abstract replaces nothing, and what is named `__so__`, constructors above all, is left aside. So who
+    changes a part of a plug-in and never heard of `hook` is asked step by step; who has heard of it defines it once
+    more, were it as `super().hook(…)`.
     """
     classes = type(plugin).__mro__
     below = list(takewhile(lambda cls: hook not in vars(cls), classes))
     if len(below) == len(classes):
         return False
     definer = classes[len(below)]
-    for name in dir(definer):
-        if name.startswith(("__", "_abc_")):
-            continue
-        if any(name in vars(cls) for cls in below):
-            return False
-        code = getattr(definer, name)
-        if isinstance(code, FunctionType):  # asked by name: to read its `__dict__` makes an object slow from then on
-            mine = getattr(plugin, name)
-            if getattr(mine, "__func__", mine) is not code:
+    known = {name for name in dir(definer) if not name.startswith(("__", "_abc_"))}
+    for at, cls in enumerate(below):
+        for name in known.intersection(vars(cls)):
+            before = next(vars(other)[name] for other in classes[at + 1 :] if name in vars(other))
+            if not getattr(before, "__isabstractmethod__", False):
                 return False
-    return True
+    return not any(_set_on(plugin, name, getattr(definer, name)) for name in known)
+
+
+def _set_on(plugin: object, name: str, code: object) -> bool:
+    """Whether an object has a method of its own. Asked by name: who reads an object's `__dict__` slows it down."""
+    if not isinstance(code, FunctionType) or getattr(code, "__isabstractmethod__", False):
+        return False
+    mine = getattr(plugin, name)
+    return getattr(mine, "__func__", mine) is not getattr(type(plugin), name)
 
 
 RENAMED = {

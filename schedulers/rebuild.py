@@ -28,7 +28,7 @@ class Rebuild(Continuous):
     def schedule(self, now: int) -> Batch:
         if self._due:
             self._due = self._may_help = False
-            return self._rebuilt()
+            return self._rebuilt(now)
         batch = super().schedule(now)
         refused = batch.blocked is not None and not self.swapped and self._in_pieces(batch.blocked)
         self._due = refused and self._may_help and len(self.running) > 0
@@ -42,9 +42,9 @@ class Rebuild(Continuous):
         super().finish(finished)
         self._may_help = True
 
-    def _rebuilt(self) -> Batch:
+    def _rebuilt(self, now: int) -> Batch:
         """A step of those that can be computed again at once; the others stay in the queue, before its head."""
-        batch = Batch()
+        batch = Batch(now=now)
         for seq in reversed(self.running):
             self.preempt(seq, batch)
         self._admit(batch, self.max_num_batched_tokens)

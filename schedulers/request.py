@@ -125,6 +125,11 @@ class Sequence(Holder):
         """All sequences of its request."""
         return [self] if self.group is None else self.group.seqs
 
+    @property
+    def to_admit(self) -> int:
+        """Tokens that it is admitted to compute: all, or of a group the prompt, which its leader computes."""
+        return self.num_tokens if self.group is None else self.request.prompt_len
+
     def due(self, budget: int) -> int:
         """Tokens of it that may be computed now, of at most `budget`; its group has a say."""
         if self.group is not None:
@@ -194,10 +199,14 @@ class Batch:
     """What one step computes.
 
     Attributes:
+        now: when it is scheduled (ns); an order that goes by the time needs it.
         seqs, counts: the sequences in order and how many new tokens of each are computed; `seq.stored` includes them.
         committed: how many of those the allocator knows of already (`Scheduler.commit`).
         idle: finished lanes of a static batch that are computed for nothing (they neither write nor grow).
-        admitted, preempted: sequences that joined or lost their memory in this step.
+        admitted, preempted: sequences that joined or lost their memory in this step; one that lost it and was admitted
+            again is among the first only.
+        preemptions: how often a request lost its memory since the last step, in this one or while nobody could be
+            scheduled; those that got it again are counted too.
         blocked: what the queue's head was refused for lack of memory, None when nothing was.
         moves: copies to run before the step's attention; none of an empty batch, which nobody runs.
         delay_ns: how long a simulated step waits for the allocator (`Allocator.take_delay`).
@@ -206,7 +215,8 @@ class Batch:
     """
 
     def __init__(self, seqs: list[Sequence] | None = None, counts: list[int] | None = None,
-                 idle: list[Sequence] | None = None) -> None:  # fmt: skip
+                 idle: list[Sequence] | None = None, now: int | None = None) -> None:  # fmt: skip
+        self.now = now
         self.seqs = seqs or []
         self.counts = counts or []
         self.idle = idle or []
@@ -214,13 +224,20 @@ class Batch:
         self.preempted: list[Sequence] = []
         self.blocked: Ask | None = None
         self.moves: list[Move] = []
-        self.delay_ns = self.saved = self.committed = 0
+        self.delay_ns = self.saved = self.committed = self.preemptions = 0
         self.grouped = True
         self._work: Work | None = None
 
     @property
     def num_tokens(self) -> int:
         return sum(self.counts)
+
+    def drop(self, seq: Sequence) -> None:
+        """Schedule nothing of `seq`, if anything was."""
+        if seq in self.seqs:
+            at = self.seqs.index(seq)
+            del self.seqs[at], self.counts[at]
+            self.committed -= at < self.committed
 
     @property
     def work(self) -> Work:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Items
+from itertools import accumulate
 from typing import Any
 
 from allocators.base import AllocatorError
@@ -34,7 +36,7 @@ class Static(Scheduler):
         self._wake: int | None = None
 
     def schedule(self, now: int) -> Batch:
-        batch = Batch()
+        batch = Batch(now=now)
         if not self.running and self._may_start(now):
             self._form(batch)
         self._step(batch)
@@ -49,7 +51,7 @@ class Static(Scheduler):
 
     def quiet(self, batch: Batch) -> Quiet | None:
         """All lanes that live are in the batch, which nobody joins, and it did not try to form a new one."""
-        if len(batch.seqs) < len(self.running) or batch.preempted or batch.blocked or self.branching:
+        if len(batch.seqs) < len(self.running) or batch.preempted or batch.blocked or self.groups.branching:
             return None
         if len(batch.idle) < len(self.held) * self.compute_finished or not decodes_next(batch):
             return None
@@ -82,7 +84,11 @@ class Static(Scheduler):
     def _may_start(self, now: int) -> bool:
         """Whether a new batch starts now, or waits for more arrivals."""
         self._wake = None
-        return bool(self.waiting) and (len(self.waiting) >= self.max_num_seqs or self._due(now))
+        return bool(self.waiting) and (self._fill(self.waiting) or self._due(now))
+
+    def _fill(self, seqs: Iterable[Sequence]) -> bool:
+        """Whether a batch of them would be a full one, answers to one request counted each."""
+        return any(lanes >= self.max_lanes for lanes in accumulate(len(seq.members) for seq in seqs))
 
     def _due(self, now: int) -> bool:
         """Whether the oldest waiting request has waited as long as it may; if not, that is when to wake up."""
@@ -111,7 +117,7 @@ class Static(Scheduler):
                 continue
             if not count or (count < rest and not self.chunked_prefill):
                 break
-            if self._has_room(seq, seq.stored + count, batch):
+            if self.find_room(seq, seq.stored + count, batch):
                 batch.seqs.append(seq)
                 batch.counts.append(count)
                 budget -= count
@@ -120,24 +126,22 @@ class Static(Scheduler):
         """The next token of every live lane."""
         held = len(self.held)
         for seq in list(self.running):
-            if seq.row >= 0 and seq.due(self.max_num_batched_tokens) and self._has_room(seq, seq.stored + 1, batch):
+            if seq.row >= 0 and seq.due(self.max_num_batched_tokens) and self.find_room(seq, seq.stored + 1, batch):
                 batch.seqs.append(seq)
                 batch.counts.append(1)
         if len(self.held) < held:  # the lane that stays leads the next batch, which the queue's head may join now
             self._form(batch)
 
-    def _has_room(self, seq: Sequence, tokens: int, batch: Batch) -> bool:
-        """Get room for `tokens`, from lanes behind if need be; False if the lane itself had to give up its own."""
-        while seq.row >= 0 and tokens > seq.room and not self.allocator.grow(seq, tokens):
-            if self.running[-1].members[0] is not self.running[0].members[0]:
-                self.preempt(self.running[-1], batch)
-            elif self.held:
-                self._free_held()
-            elif seq.group is not None:
-                self.preempt(seq, batch)
-            else:
-                raise AllocatorError(f"{seq.name} has the pool to itself and is refused {tokens} tokens")
-        return seq.row >= 0
+    def make_way(self, seq: Sequence, batch: Batch) -> None:
+        """The last lane is preempted; where only one lives, the batch is over and those that were held are freed."""
+        if self.running[-1].members[0] is not self.running[0].members[0]:
+            self.preempt(self.running[-1], batch)
+        elif self.held:
+            self._free_held()
+        elif seq.group is not None:
+            self.preempt(seq, batch)
+        else:
+            raise AllocatorError(f"{seq.name} has the pool to itself and is refused room for a token more")
 
     def _free_held(self) -> None:
         for lane in self.held:

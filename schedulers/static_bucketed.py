@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from typing import Any
 
 from schedulers.quiet import Quiet
@@ -44,17 +44,20 @@ class StaticBucketed(Static):
         self._wake = self._next = None
         if not self.waiting or self._due(now):
             return bool(self.waiting)
-        sizes = Counter(map(self.bucket, self.waiting))
-        self._next = next((bucket for bucket, size in sizes.items() if size >= self.max_num_seqs), None)
+        buckets = dict[int, list[Sequence]]()
+        for seq in self.waiting:
+            buckets.setdefault(self.bucket(seq), []).append(seq)
+        self._next = next((bucket for bucket, seqs in buckets.items() if self._fill(seqs)), None)
         if self._next is not None:
             self._wake = None
         return self._next is not None
 
     def _form(self, batch: Batch) -> None:
-        """As `Static`, from a queue that holds one bucket only."""
+        """As `Static`, from a queue that holds one bucket only: that of the lane which leads the batch, if one does."""
         if not self.waiting:
             return
-        oldest = min(self.waiting, key=lambda seq: seq.request.arrival_ns)
+        lead = self.running or batch.preempted  # a lane that lived on, or a group that begins anew
+        oldest = lead[0] if lead else min(self.waiting, key=lambda seq: seq.request.arrival_ns)
         bucket = self.bucket(oldest) if self._next is None else self._next
         self._next, queue = None, list(self.waiting)
         self.waiting = deque(seq for seq in queue if self.bucket(seq) == bucket)

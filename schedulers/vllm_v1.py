@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from schedulers.base import Scheduler, decodes_next
-from schedulers.policy import by_priority
+from schedulers.orders import Priority
 from schedulers.quiet import Quiet
 from schedulers.request import Batch, Request, Sequence
 
@@ -53,7 +53,7 @@ class VllmV1(Scheduler):
             self.spare = int(watermark * (self.allocator.capacity // unit + 1)) * unit
 
     def schedule(self, now: int) -> Batch:
-        batch, limit = Batch(), self._limit()
+        batch, limit = Batch(now=now), self._limit()
         budget = self._run(batch, limit)
         if not batch.preempted:
             self._admit(batch, budget, limit)
@@ -94,41 +94,32 @@ class VllmV1(Scheduler):
 
     def _run(self, batch: Batch, limit: int) -> int:
         """The running pass; returns the budget that is left."""
-        budget, running, at = self.max_num_batched_tokens, self.running, 0
-        seqs, counts = batch.seqs, batch.counts
-        while at < len(running) and budget > 0:
-            seq = running[at]
+        budget, seqs, counts = self.max_num_batched_tokens, batch.seqs, batch.counts
+        for seq in list(self.running):
+            if budget <= 0:
+                break
             count = seq.num_tokens - seq.stored
             if count > 1:
                 count = min(count, limit or count, budget, self.max_model_len - seq.stored - 1)
-            if count < 1:  # it waits for its token; those behind it need not
-                at += 1
+            if count < 1 or seq.row < 0:  # it waits for its token, or was preempted; those behind it need not
                 continue
             tokens = seq.stored + count
-            if tokens > seq.room and not self.allocator.grow(seq, tokens):
-                victim = self._victim()
-                budget += self._take_back(victim, batch)
-                at -= running.index(victim) < at
-                self.preempt(victim, batch)
-                if victim is seq and self.policy != "priority":
-                    break
-                continue
+            if tokens > seq.room:
+                found = self.find_room(seq, tokens, batch)
+                if batch.preempted:  # of those that had their turn already, the tokens are back
+                    budget = self.max_num_batched_tokens - batch.num_tokens
+                if not found:
+                    continue
             seqs.append(seq)
             counts.append(count)
             budget -= count
-            at += 1
         return budget
 
-    def _victim(self) -> Sequence:
-        return max(self.running, key=by_priority) if self.policy == "priority" else self.running[-1]
-
-    def _take_back(self, victim: Sequence, batch: Batch) -> int:
-        """Unschedule a victim that had its turn already (with priorities only); the tokens that it gives back."""
-        if self.policy != "priority" or victim not in batch.seqs:
-            return 0
-        at = batch.seqs.index(victim)
-        del batch.seqs[at]
-        return batch.counts.pop(at)
+    def make_way(self, seq: Sequence, batch: Batch) -> None:
+        if isinstance(self.order, Priority):
+            self.preempt(max(self.running, key=lambda seq: self.line.key(seq, batch.now)), batch)
+        else:
+            super().make_way(seq, batch)
 
     def _admit(self, batch: Batch, budget: int, limit: int) -> None:
         """The waiting pass: from the head on, until it does not fit. Blocks completed in this step can be hit."""

@@ -323,10 +323,10 @@ def _interrupting(monkeypatch: pytest.MonkeyPatch, number: int, at: str) -> None
     """Send this process a signal in the middle of the job in folder `at`."""
     real = job.replay
 
-    def replay(workload, scheduler, runner, clock, recorder, *rest):
-        if recorder.steps.path.parent.name == at:
+    def replay(source, engines, *rest, **named):
+        if engines[0].recorder.steps.path.parent.name == at:
             os.kill(os.getpid(), number)
-        return real(workload, scheduler, runner, clock, recorder, *rest)
+        return real(source, engines, *rest, **named)
 
     monkeypatch.setattr(job, "replay", replay)
 

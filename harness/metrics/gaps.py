@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from operator import mul
 
 import numpy as np
 
@@ -10,23 +11,36 @@ EXACT = 200_000  # different gaps kept exactly; beyond, each is rounded to 4 sig
 
 
 class Gaps:
-    """A weighted multiset of nanosecond gaps."""
+    """A weighted multiset of nanosecond gaps; number, sum and longest are exact however many there are.
+
+    Attributes:
+        counts: how often each gap came.
+        longest: in ns; 0 = there was none.
+    """
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.exact = True
+        self.longest = 0
+        self._sum = 0  # of those that were rounded, as they were
 
     def add(self, gap_ns: int, count: int = 1) -> None:
         """`count` tokens came `gap_ns` after their predecessors."""
+        if gap_ns > self.longest:
+            self.longest = gap_ns
         if not self.exact:
+            self._sum += gap_ns * count
             gap_ns = _rounded(gap_ns)
         self.counts[gap_ns] = self.counts.get(gap_ns, 0) + count
         if self.exact and len(self.counts) > EXACT:
             self._round()
 
-    def add_each(self, gaps_ns: Iterable[int], count: int) -> None:
+    def add_each(self, gaps_ns: Sequence[int], count: int) -> None:
         """Each of `gaps_ns`, `count` times."""
         counts = self.counts
+        self.longest = max(self.longest, *gaps_ns)
+        if not self.exact:
+            self._sum += sum(gaps_ns) * count
         for gap in gaps_ns if self.exact else map(_rounded, gaps_ns):
             counts[gap] = counts.get(gap, 0) + count
         if self.exact and len(counts) > EXACT:
@@ -39,16 +53,21 @@ class Gaps:
             self.add(gap, number)
 
     def summary(self, percentiles: tuple[int, ...]) -> dict[str, float | None]:
-        """Mean and percentiles in ms, by numpy's `inverted_cdf` rule; None when there is no gap at all."""
+        """Mean and percentiles (linear, as numpy and vLLM do) in ms; None when there is no gap at all."""
         keys = ["mean", *(f"p{p}" for p in percentiles)]
         if not self.counts:
             return dict.fromkeys(keys)
         gaps = np.array(sorted(self.counts), dtype=np.int64)
         weights = np.array([self.counts[gap] for gap in gaps.tolist()], dtype=np.int64)
         reached = np.cumsum(weights)
-        ranks = np.ceil(np.array(percentiles) / 100 * reached[-1]).clip(min=1)
-        values = [float(gaps @ weights / reached[-1]), *gaps[np.searchsorted(reached, ranks)].tolist()]
-        return {key: value / 1e6 for key, value in zip(keys, values, strict=True)}
+        number = int(reached[-1])
+        mean = (sum(map(mul, gaps.tolist(), weights.tolist())) if self.exact else self._sum) / number
+        places = np.array(percentiles) / 100 * (number - 1)
+        below = np.floor(places).astype(np.int64)
+        low, high = (gaps[np.searchsorted(reached, at, "right")] for at in (below, np.minimum(below + 1, number - 1)))
+        part, step = places - below, high - low
+        values = np.where(part < 0.5, low + step * part, high - step * (1 - part))  # to the last digit as numpy does it
+        return {key: value / 1e6 for key, value in zip(keys, [mean, *values.tolist()], strict=True)}
 
 
 def _rounded(gap_ns: int) -> int:

@@ -84,7 +84,7 @@ class Recorder:
         work = batch.work
         self._rows.append((
             start if runs is None else runs, len(batch.seqs), work.decodes, work.idle, work.prompt_tokens,
-            work.context + work.prompt_context, work.pairs, waiting, len(batch.admitted), len(batch.preempted),
+            work.context + work.prompt_context, work.pairs, waiting, len(batch.admitted), batch.preemptions,
             batch.blocked is not None, *books, batch.saved,
             sum([move.length for move in batch.moves if move.kind == "copy"]) if batch.moves else 0,
             sum([move.length for move in batch.moves if move.kind != "copy"]) if batch.moves else 0,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, starmap
 from pathlib import Path
 from struct import Struct
+from typing import Any
 
 import numpy as np
 
@@ -76,12 +77,66 @@ class Totals:
         return self.by_time[AT[name]] / self.ns if self.ns else None
 
 
+class Pace:
+    """How fast a span of steps was: few sums, so that it costs little beside the `Totals`."""
+
+    def __init__(self) -> None:
+        self.ns = self.produced = self.finished = self.lanes_ns = 0
+
+    def add(self, rows: np.ndarray) -> None:
+        """Add rows ``[n, len(INTEGERS)]``."""
+        duration = rows[:, SPENT].sum(axis=1)
+        self.ns += int(duration.sum())
+        self.produced += int(rows[:, AT["produced"]].sum())
+        self.finished += int(rows[:, AT["finished"]].sum())
+        self.lanes_ns += int(rows[:, AT["num_seqs"]] @ duration)
+
+    def merge(self, other: Pace) -> None:
+        self.ns += other.ns
+        self.produced += other.produced
+        self.finished += other.finished
+        self.lanes_ns += other.lanes_ns
+
+
+class Span:
+    """Sums from the first step that begins it to the last that belongs to it.
+
+    Args:
+        kind: of the sums, `Totals` or `Pace`.
+    """
+
+    def __init__(self, kind: Callable[[], Any]) -> None:
+        self.kind = kind
+        self.sums, self._maybe = kind(), kind()  # what came since the last that belongs to it may lie inside after all
+        self._begun = False
+
+    def add(self, rows: np.ndarray, begins: np.ndarray, belongs: np.ndarray) -> None:
+        """Further steps ``[n, len(INTEGERS)]``, and which of them (``[n]``, true or not 0) begin it or belong to it."""
+        first = 0
+        if not self._begun:
+            beginning = np.flatnonzero(begins)
+            if not len(beginning):
+                return
+            self._begun, first = True, int(beginning[0])
+        inside = np.flatnonzero(belongs[first:])
+        if len(inside):
+            self.sums.merge(self._maybe)
+            self._maybe = self.kind()
+            end = first + int(inside[-1]) + 1
+            self.sums.add(rows[first:end])
+            first = end
+        self._maybe.add(rows[first:])
+
+
 class StepLog:
-    """Rows of the step table, with totals over the whole run and over its saturated span.
+    """Rows of the step table, with totals over the whole run and over two spans of it.
 
     The totals are over all steps. In the file, from some step on (`DETAILED`), a jump is one row: its first step, and
     in `repeat` for how many it stands.
     Saturated: from the first step whose head was refused for lack of memory to the last step with anything waiting.
+    Steady: from the first step in which somebody waits and the batch has no more sequences than in the step before,
+    whatever keeps it from growing (memory, places, the token budget, a batch that nobody may join), to the last step
+    with anything waiting. So neither ramp nor drain is in it; a server that keeps up with its requests has none.
 
     Attributes:
         error: why the file holds no more rows (a full disk); the replay and its totals go on.
@@ -90,12 +145,13 @@ class StepLog:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.error: OSError | None = None
-        self.whole, self.saturated, self._maybe = Totals(), Totals(), Totals()
+        self.whole = Totals()
+        self._saturated, self._steady = Span(Totals), Span(Pace)
+        self._lanes = 0  # sequences in the last step that was summed
         self._rows = bytearray()  # of int64[rows, len(INTEGERS)]
         self._jumps: list[Jump] = []
         self._joined: list[tuple[int, int]] = []  # row, and when somebody joined the queue while it ran
         self._steps = 0
-        self._is_saturated = False
         self._written = 0
 
     def append(self, row: tuple[int, ...], further: Jump = NO_JUMP) -> None:
@@ -130,24 +186,25 @@ class StepLog:
         self._joined.clear()
         self._steps = 0
         for first in range(0, len(steps), MOST):  # the last jump may be long
-            self.whole.add(steps[first : first + MOST])
-            self._add_saturated(steps[first : first + MOST])
+            self._add(steps[first : first + MOST])
 
-    def _add_saturated(self, rows: np.ndarray) -> None:
-        first = 0
-        if not self._is_saturated:
-            blocked = np.flatnonzero(rows[:, AT["head_blocked"]])
-            if not len(blocked):
-                return
-            self._is_saturated, first = True, int(blocked[0])
-        waiting = np.flatnonzero(rows[first:, AT["waiting"]] + rows[first:, AT["head_blocked"]])
-        if len(waiting):  # what came since the last waiting step lies inside the span after all
-            self.saturated.merge(self._maybe)
-            self._maybe = Totals()
-            last = first + int(waiting[-1]) + 1
-            self.saturated.add(rows[first:last])
-            first = last
-        self._maybe.add(rows[first:])
+    @property
+    def saturated(self) -> Totals:
+        totals: Totals = self._saturated.sums
+        return totals
+
+    @property
+    def steady(self) -> Pace:
+        pace: Pace = self._steady.sums
+        return pace
+
+    def _add(self, rows: np.ndarray) -> None:
+        self.whole.add(rows)
+        lanes, waiting, blocked = (rows[:, AT[name]] for name in ("num_seqs", "waiting", "head_blocked"))
+        self._saturated.add(rows, blocked, waiting + blocked)
+        full = (np.diff(lanes, prepend=self._lanes) <= 0) & (lanes > 0)
+        self._steady.add(rows, full & (waiting > 0), waiting)
+        self._lanes = int(lanes[-1])
 
     def _write(self, rows: np.ndarray, repeat: np.ndarray) -> None:
         """Append rows; a third of the time that pandas takes, and the same text."""

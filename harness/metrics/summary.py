@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,16 @@ OWN_LIMITS = {"ttft": "ttft_slo_ms", "tpot": "tpot_slo_ms", "e2e": "deadline_ms"
 def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[str, Any]:
     """The numbers of a replay; None where there is nothing to measure.
 
+    `saturated_...` is of the span in which requests wait for memory, `steady_...` of that in which they wait for
+    whatever reason (see `StepLog`), if in it at least as many end as run at once: less is ramp and drain alone.
+
     Args:
         recorder: what the replay wrote down.
         table: its `request_table`.
         capacity: slots in the KV pool.
     """
     recorder.steps.flush()
-    whole, saturated = recorder.steps.whole, recorder.steps.saturated
+    whole, saturated, steady = recorder.steps.whole, recorder.steps.saturated, recorder.steps.steady
     finished = table["status"] == "finished"
     served = int(finished.sum())
     prompts = int(table["prompt_tokens"][finished].sum())
@@ -37,6 +41,9 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
     recomputed = int(table["recomputed_tokens"].sum())
     siblings = int((table["n"] - 1)[table["first_token_s"].notna()].sum())  # first tokens from the lane of the prompt
     busy_ns = whole.ns - whole.sum("idle")
+    answers = _number(table["n"].mean()) or 1.0  # to a request
+    turned_over = steady.finished * answers >= (_ratio(steady.lanes_ns, steady.ns) or math.inf)
+    steady_s = steady.ns / 1e9 if turned_over else None
     row: dict[str, Any] = {
         "injected": int(table["lateness_s"].notna().sum()),
         "finished": served,
@@ -47,12 +54,14 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
         "output_throughput": _ratio(produced, duration),
         "total_token_throughput": _ratio(produced + prompts, duration),
         "saturated_output_throughput": _ratio(saturated.sum("produced"), saturated.ns / 1e9),
+        "steady_output_throughput": _ratio(steady.produced, steady_s),
+        "steady_request_throughput": _ratio(steady.finished, steady_s),
         "lateness_max_s": _number(table["lateness_s"].max()),
     }
     for name in ("ttft", "tpot", "e2e", "queueing"):
         row |= {f"{name}_{key}_ms": value for key, value in _spread(table[f"{name}_ms"]).items()}
     row |= {f"itl_{key}_ms": value for key, value in recorder.gaps.summary(PERCENTILES).items()}
-    row["itl_max_ms"] = max(recorder.gaps.counts) / 1e6 if recorder.gaps.counts else None
+    row["itl_max_ms"] = recorder.gaps.longest / 1e6 if recorder.gaps.counts else None
     row["waiting_age_max_s"], row["waiting_age_mean_s"] = waiting_age(table)
     row["normalized_latency_mean_s"] = _number(table["normalized_latency_s"][finished].mean())
     steps = whole.steps
@@ -60,6 +69,7 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
         "steps": steps,
         "mean_batch_size": _ratio(_time(whole, "num_seqs"), busy_ns),
         "saturated_mean_batch_size": saturated.mean("num_seqs"),
+        "steady_mean_batch_size": _ratio(steady.lanes_ns / 1e9, steady_s),
         "useful_lane_pct": _percent(whole.sum("produced") - siblings, lanes),
         "busy_fraction": _ratio(whole.sum("execute"), whole.ns),
         "schedule_ms_per_step": _ratio(whole.sum("schedule") / 1e6, steps),
@@ -70,6 +80,7 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
         "recomputed_pct": _percent(recomputed, computed),
         "cached_pct": _percent(int(table["cached_tokens"].sum()), prompts),
         "saturated_s": saturated.ns / 1e9 if saturated.ns else None,
+        "steady_s": steady_s,
     }
     for prefix, totals in (("", whole), ("saturated_", saturated)):
         for column in Books._fields:
@@ -115,6 +126,13 @@ def goodput(table: pd.DataFrame, slo_ms: dict[str, float], duration_s: float | N
         limit = table[own].fillna(common) if own in table else common
         met &= table[f"{name}_ms"].fillna(0) <= limit
     return _ratio(int(met.sum()), duration_s)
+
+
+def told_limits(table: pd.DataFrame, slo_ms: dict[str, float]) -> str:
+    """``TTFT ≤ 2000 ms and the limits of its own``: what a request met that counts as goodput."""
+    common = ", ".join(f"{name.upper()} ≤ {limit:g} ms" for name, limit in slo_ms.items())
+    own = "the limits of its own" if any(name in table for name in OWN_LIMITS.values()) else ""
+    return " and ".join(text for text in (common, own) if text)
 
 
 def _spread(values: pd.Series) -> dict[str, float | None]:

@@ -12,7 +12,8 @@ from harness.published import curve
 from harness.report.comparison import records
 from harness.report.curves import AXIS, capacities, caption, draw_panel, legend
 from harness.report.figures import Pair
-from harness.report.style import frame, new_figure, system_looks, times
+from harness.report.looks import color_of, system_looks
+from harness.report.style import frame, new_figure, times
 from harness.report.sweep import Sweep
 
 ANSWERS = "workload.n"
@@ -54,7 +55,7 @@ def draw_saved(ax: Axes, rows: pd.DataFrame, kind: str) -> None:
         bars = [(x if theirs is None else x - 0.2, row[SAVED], False)]
         bars += [(x + 0.2, theirs, True)] if theirs is not None else []
         for at, value, published in bars:
-            ax.bar(at, value, 0.36, color="#0072B2", alpha=0.45 if published else 1, edgecolor="white",
+            ax.bar(at, value, 0.36, color=color_of("vLLM"), alpha=0.45 if published else 1, edgecolor="white",
                    hatch="////" if published else None)  # fmt: skip
             ax.annotate(f"{value:.1f}", (at, value), xytext=(0, 2), textcoords="offset points", ha="center", size=8.5)
     ax.set_xticks(range(len(rows)), [f"{count:g}" for count in rows[ANSWERS]])

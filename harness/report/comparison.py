@@ -11,6 +11,8 @@ import pandas as pd
 
 from allocators.base import Books
 from harness.errors import HarnessError
+from harness.identity import short
+from harness.report.naming import WHO, axes, name_rows
 from harness.report.rows import parse_overrides, read_rows
 
 LATENCIES = [f"{name}_{key}_ms" for name in ("ttft", "tpot", "itl", "e2e") for key in ("mean", "p50", "p90", "p99")]
@@ -23,8 +25,6 @@ FIRST = [
     *KV, *(f"saturated_{column}" for column in KV),
 ]  # fmt: skip
 AFTER_SWEPT = ["output_throughput_x", "e2e_mean_x", "repeat", "error"]
-WHO = ["system", "allocator", "reservation", "scheduler"]
-NOT_SWEPT = {*WHO, "label", "repeat", "seed"}  # they name the row, or repeat it
 
 
 def read_jobs(folder: Path) -> pd.DataFrame:
@@ -35,8 +35,9 @@ def read_jobs(folder: Path) -> pd.DataFrame:
     """
     rows = read_rows(folder)
     _name_after_siblings(rows)
+    name_rows(folder, rows)
     jobs = pd.DataFrame(rows, columns=list(dict.fromkeys(key for row in rows for key in row)) or FIRST, dtype=object)
-    return jobs.reindex(columns=list(dict.fromkeys([*WHO, "status", "overrides", *jobs.columns])))
+    return jobs.reindex(columns=list(dict.fromkeys([*WHO, "identity", "status", "overrides", *jobs.columns])))
 
 
 def comparison(jobs: pd.DataFrame, baseline: str | None = None) -> pd.DataFrame:
@@ -73,28 +74,38 @@ def swept_columns(table: pd.DataFrame) -> list[str]:
 
 
 def find_baseline(jobs: pd.DataFrame, baseline: str | None) -> str:
-    """The label of the system that ratios are against."""
+    """The label of the system that ratios are against.
+
+    Raises:
+        HarnessError: no system is called so, or several are.
+    """
     labels = jobs["system"].astype(str).tolist()
     if baseline is None:
         return labels[0]
-    for label, overrides in zip(labels, jobs["overrides"], strict=True):
-        if baseline.lower() in (label.lower(), parse_overrides(overrides).get("system", "").lower()):
-            return label
+    asked = [parse_overrides(overrides).get("system", "") for overrides in jobs["overrides"]]
+    for named in (labels, [name.partition(" [")[0] for name in labels], asked):
+        fits = dict.fromkeys(
+            label for label, name in zip(labels, named, strict=True) if name.lower() == baseline.lower()
+        )
+        if len(fits) > 1:
+            raise HarnessError(f"several systems are called {baseline!r}: {'; '.join(fits)}; baseline=NAME takes one")
+        if fits:
+            return next(iter(fits))
     raise HarnessError(f"no system {baseline!r} to compare with; there are {', '.join(dict.fromkeys(labels))}")
 
 
 def aggregate(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per system and swept values, with the medians over its finished repeats.
+    """One row per identity (and label, if its repeats were given several), with the medians over its finished repeats.
 
     Adds `NAME_min` and `NAME_max` of each metric, `label` (system and swept values), `repeats` (how many finished) and
     `dirs` (their folders).
     """
     swept, rows = swept_columns(table), []
     metrics = [n for n in table.columns if pd.api.types.is_numeric_dtype(table[n]) and n not in (*swept, "repeat")]
-    for _, group in table.groupby(["system", *swept], sort=False, dropna=False):
+    for _, group in table.groupby(["system", "identity", *swept], sort=False, dropna=False):
         done = group[group["status"] == "finished"]
         row = group.iloc[0].to_dict() | {"repeats": len(done), "dirs": done["dir"].tolist()}
-        row["label"] = " · ".join([str(row["system"]), *(f"{n.split('.')[-1]} {_short(row[n])}" for n in swept)])
+        row["label"] = " · ".join([str(row["system"]), *(f"{short(n, swept)} {_short(row[n])}" for n in swept)])
         if len(group) > 1 and len(done) < len(group):
             row["status"] = f"{len(done)} of {len(group)} finished"
             row["error"] = next(iter(group["error"].dropna()), None)
@@ -112,23 +123,22 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _name_after_siblings(rows: list[dict[str, Any]]) -> None:
-    """Give a job that never ran the label that its repeats have."""
+    """Give a job that never ran, and of which no plan says more, the names that its repeats have."""
 
     def point(row: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-        return tuple((key, value) for key, value in parse_overrides(row.get("overrides")).items() if key != "repeat")
+        asked = parse_overrides(row.get("overrides"))
+        return tuple((key, value) for key, value in asked.items() if key not in ("repeat", "seed"))
 
     known = {point(row): row for row in reversed(rows) if "allocator" in row}
     for row in rows:
         sibling = known.get(point(row)) if "allocator" not in row else None
         if sibling and point(row):
-            row.update({key: sibling[key] for key in WHO if key in sibling})
+            row.update({key: sibling[key] for key in (*WHO, "identity") if key in sibling})
 
 
 def _swept(jobs: pd.DataFrame) -> pd.DataFrame:
     """A column for each override whose value differs between jobs; numbers where all of them are."""
-    values = pd.DataFrame([parse_overrides(item) for item in jobs["overrides"]], index=jobs.index)
-    differing = [n for n in values if n not in NOT_SWEPT and values[n].nunique(dropna=False) > 1]
-    return values[differing].apply(_number)
+    return pd.DataFrame(axes(records(jobs)), index=jobs.index).apply(_number)
 
 
 def _reference(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
@@ -153,7 +163,7 @@ def _typed(column: pd.Series) -> pd.Series:
     if not len(there):
         return column.astype("float64")
     if all(type(value) is int for value in there):
-        return column.astype("Int64")
+        return column.astype("UInt64" if there.max() >= 2**63 else "Int64")  # a seed may have 64 bits
     if all(type(value) in (int, float) for value in there):
         return column.astype("float64")
     return column.map(_text)

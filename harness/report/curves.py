@@ -15,7 +15,8 @@ from matplotlib.lines import Line2D
 from harness.published import THEIRS, Curve, crossing, curve, source
 from harness.report.comparison import records
 from harness.report.figures import Pair
-from harness.report.style import Look, frame, new_figure, system_looks
+from harness.report.looks import Look, system_looks
+from harness.report.style import frame, new_figure
 from harness.report.sweep import Sweep
 
 METRIC = "normalized_latency_mean_s"

@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.report.comparison import records
-from harness.report.style import Look, frame, label_rows, looks, new_figure, plain_log, rows_height, system_looks
+from harness.report.looks import Look, row_looks
+from harness.report.style import frame, label_rows, new_figure, plain_log, rows_height
 from harness.report.sweep import Sweep
 
 PANELS = (
@@ -27,9 +28,7 @@ def draw(sweep: Sweep) -> Figure | None:
     many = len(done) > CURVES
     fig = new_figure(13, rows_height(len(done), 0.3) + 2.2 if many else 5.2)
     axes = fig.subplots(1, 3, sharey=True)
-    by_system = system_looks(sweep.groups)
-    style = looks(done["label"]) if sweep.swept and not many else {
-        row["label"]: by_system[row["system"]] for row in records(done)}  # fmt: skip
+    style = row_looks(sweep.groups, [] if many else sweep.swept)
     for i, row in enumerate(records(done)):
         requests = sweep.requests(row["dirs"], [name for name, _, _ in PANELS])
         for ax, (name, _, _) in zip(axes, PANELS, strict=True):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from harness.report.comparison import records
 from harness.report.paper import fig_2_applies
 from harness.report.prediction import StepTimes
+from harness.report.style import seconds
 from harness.report.sweep import Sweep
 from harness.report.table import beside_fig_2, beside_simulated, notes, table_cells
 
@@ -37,11 +39,15 @@ def remarks(sweep: Sweep, warnings: list[str]) -> list[str]:
 def findings(sweep: Sweep, square: pd.DataFrame, times: StepTimes | None) -> list[str]:
     """Sentences with numbers, only of what was measured."""
     found, done = [], sweep.done
+    if done.empty:
+        return ["No job finished, so there is nothing to say."]
     ratios = done.set_index("label")["output_throughput_x"].dropna()
     if len(ratios) > 1:
         found.append(
             f"{ratios.idxmax()} produces {ratios.max():.2f} times the output tokens per second of {sweep.baseline}."
         )
+    else:
+        found += [alone(row) for row in records(done) if not pd.isna(row["output_throughput"])]
     used = done.set_index("label")["saturated_kv_used_pct"].dropna()
     if len(used):
         found.append("KV slots in use while requests wait for memory: "
@@ -57,7 +63,17 @@ def findings(sweep: Sweep, square: pd.DataFrame, times: StepTimes | None) -> lis
         found.append(f"{sentence[0].upper()}{sentence[1:]} ({times.steps:,} steps; a model fitted to four fifths of "
                      f"them misses the others by {times.held_back_pct:.1f} %, median).")  # fmt: skip
     found += beside_simulated(sweep.groups) + beside_fig_2(sweep.groups)
-    return found or ["No job finished, so there is nothing to say."]
+    return found
+
+
+def alone(row: dict[str, Any]) -> str:
+    """A sentence about a system with nothing beside it."""
+    text = f"{row['label']} produces {row['output_throughput']:,.1f} output tokens per second"
+    if not pd.isna(steady := row.get("steady_output_throughput")):
+        text += f" ({steady:,.1f} without ramp and drain)"
+    told = [("ttft_p50_ms", "the median time to the first token is {}"), ("tpot_p50_ms", "to each further one {}")]
+    times = [form.format(seconds(row[key] / 1e3)) for key, form in told if not pd.isna(row[key])]
+    return f"{text} with {row['mean_batch_size']:.3g} sequences in the batch" + "".join(f"; {t}" for t in times) + "."
 
 
 def caveats(sweep: Sweep) -> list[str]:

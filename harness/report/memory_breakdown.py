@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from harness.report.comparison import records
-from harness.report.paper import FIG_2, fig_2_applies
+from harness.report.paper import FIG_2, fig_2_applies, other_pool
 from harness.report.style import COLUMNS, frame, new_figure, rows_height, wrap
 from harness.report.sweep import Sweep
 
@@ -61,6 +61,8 @@ def draw(sweep: Sweep) -> Figure | None:
     if any(theirs for _, theirs in bars):
         handles.append(Patch(facecolor=EXTERNAL[0], alpha=0.6, hatch="////", edgecolor="white", label=EXTERNAL[1]))
     caption = CAPTION if any(theirs for _, theirs in bars) else ""
+    if caption and "capacity" in done and (pool := other_pool(done["capacity"].dropna())):
+        caption += f" Here{pool}."
     if any(label.endswith("†") for label in labels):
         caption = f"{NEVER} {caption}".strip()
     return frame(fig, _title(done, "saturated_kv" if saturated else "kv"), sweep.what_ran, caption, handles, ncols=2)

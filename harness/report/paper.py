@@ -14,6 +14,15 @@ FIG_2: dict[str, dict[str, float]] = {
 }
 
 
+SLOTS = 15_728  # of its pool
+
+
 def fig_2_applies(workloads: Iterable[object]) -> bool:
-    """Whether these runs may stand beside Fig. 2: it was measured with ShareGPT lengths."""
-    return all("sharegpt" in str(name).lower() for name in workloads)
+    """Whether these runs may stand beside Fig. 2: it was measured with ShareGPT lengths, and none was changed."""
+    return all("sharegpt" in str(name).lower() and "[" not in str(name) for name in workloads)
+
+
+def other_pool(capacities: Iterable[float]) -> str:
+    """A clause for runs that may, with pools of another size than the paper's."""
+    others = sorted({int(slots) for slots in capacities if abs(slots / SLOTS - 1) > 0.01})
+    return f" with pools of {', '.join(f'{slots:,}' for slots in others)} slots (the paper's: 15.7K)" if others else ""

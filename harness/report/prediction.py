@@ -11,14 +11,16 @@ import numpy as np
 import pandas as pd
 
 from harness.clock import Clock
+from harness.engine import Engine
 from harness.errors import HarnessError
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.summary import summarize
-from harness.replayer import replay
+from harness.replayer import Source, replay
 from harness.report.comparison import names, read_jobs, records
 from harness.runner.latency.fitted import FEATURES, FittedLatency
 from harness.runner.simulated import SimulatedModelRunner
+from harness.workload import build_workload
 from schedulers.base import Scheduler
 from schedulers.request import Request
 
@@ -138,29 +140,46 @@ def predict_jobs(folder: Path, build_scheduler: BuildScheduler | None = None,
 
 
 def _simulate(path: Path, job: dict[str, Any], build_scheduler: BuildScheduler, latency: FittedLatency) -> float | None:
-    """Output throughput of the job's requests under simulated steps; None when they can't be rebuilt from its table."""
-    table = pd.read_csv(path / "requests.csv")
-    table = table[table["status"] != "rejected"]
-    if (table["status"] != "finished").any() or table["cached_tokens"].sum() > 0:  # prompts' contents are not kept
-        return None
-    requests = [
-        Request(row["id"], round(row["arrival_s"] * 1e9), int(row["prompt_tokens"]), int(row["output_tokens"]),
-                None if pd.isna(row["max_tokens"]) else int(row["max_tokens"]))
-        for row in records(table.sort_values(["arrival_s", "id"]))
-    ]  # fmt: skip
+    """Output throughput of the job's requests under simulated steps; None when they can't be rebuilt."""
     from omegaconf import OmegaConf
 
     from harness.build import settle_lanes
 
-    config = settle_lanes(OmegaConf.load(path / "config.yaml"), requests)  # type: ignore[arg-type]
+    config: Any = OmegaConf.load(path / "config.yaml")
+    requests = _requests(path, int(config.max_model_len))
+    if not requests:
+        return None
+    config = settle_lanes(config, requests)
     closed = OmegaConf.select(config, "workload.arrival") == "closed_loop"
     concurrency = OmegaConf.select(config, "workload.concurrency") if closed else None
     scheduler = build_scheduler(config, int(job["capacity"]))
     recorder = Recorder()
     workload = SimpleNamespace(requests=requests, concurrency=concurrency)
-    replay(workload, scheduler, SimulatedModelRunner(latency), Clock(), recorder)
+    replay(Source(workload), [Engine(scheduler, SimulatedModelRunner(latency), recorder)], Clock())
     value = summarize(recorder, request_table(recorder, requests), scheduler.allocator.capacity)["output_throughput"]
     return float(value) if value else None
+
+
+def _requests(path: Path, max_model_len: int) -> list[Request]:
+    """What a job served, from its export, or from its table where that was not kept.
+
+    None where not all was served, or beginnings were found in the pool: a model's answers, which others begin with,
+    are not kept, and how its beams forked neither.
+    """
+    table = pd.read_csv(path / "requests.csv")
+    lost = ~table["status"].isin(["finished", "rejected"])
+    if lost.any() or table["cached_tokens"].sum() > 0:
+        return []
+    if (path / "workload.jsonl").exists():
+        requests = build_workload({"path": str(path / "workload.jsonl")}, max_model_len, 0).requests
+        return [] if any(request.use_beam_search for request in requests) else requests
+    if (table["n"] > 1).any():  # samples or beams
+        return []
+    return [
+        Request(row["id"], round(row["arrival_s"] * 1e9), int(row["prompt_tokens"]), int(row["output_tokens"]),
+                None if pd.isna(row["max_tokens"]) else int(row["max_tokens"]))
+        for row in records(table[table["status"] == "finished"].sort_values(["arrival_s", "id"]))
+    ]  # fmt: skip
 
 
 def _default_builder() -> BuildScheduler:

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from harness.report.looks import system_looks
 from harness.report.prediction import StepTimes
-from harness.report.style import frame, new_figure, system_looks
+from harness.report.style import frame, new_figure
 from harness.report.sweep import Sweep
 
 APART = 8  # more systems than this are one cloud

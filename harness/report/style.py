@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -33,30 +32,6 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "short": ("#999999", "free, but too little for the next request"),
     "free": ("#e4e4e4", "free, and no request is refused"),
 }
-SYSTEMS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222", "#8C6D31")
-DASHES = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1, 1, 1)))
-
-
-class Look(NamedTuple):
-    """How a system is drawn, the same in every figure."""
-
-    color: str
-    dash: Any
-
-
-def looks(labels: Iterable[str]) -> dict[str, Look]:
-    """A look for each label: eight colours, then the same ones dashed."""
-    order = dict.fromkeys(labels)
-    return {name: Look(SYSTEMS[i % 8], DASHES[i // 8 % 4]) for i, name in enumerate(order)}
-
-
-def system_looks(groups: pd.DataFrame) -> dict[str, Look]:
-    """A colour for each system; with more systems than colours, one for each scheduler."""
-    names, schedulers = groups["system"].astype(str).tolist(), groups["scheduler"].astype(str).tolist()
-    if len(set(names)) <= len(SYSTEMS):
-        return looks(names)
-    by_scheduler = looks(schedulers)
-    return {name: by_scheduler[scheduler] for name, scheduler in zip(names, schedulers, strict=True)}
 
 
 def wrap(label: str, width: int = 24) -> str:

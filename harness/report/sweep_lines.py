@@ -5,7 +5,9 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from harness.report.style import frame, looks, new_figure, plain_log
+from harness.identity import short
+from harness.report.looks import row_looks
+from harness.report.style import frame, new_figure, plain_log
 from harness.report.sweep import Sweep
 
 PANELS = (
@@ -38,15 +40,15 @@ def draw(sweep: Sweep, key: str) -> Figure | None:
     others = [name for name in sweep.swept if name != key]
     line = done["system"].astype(str)
     for name in others:
-        line = line + f" · {name.split('.')[-1]} " + done[name].astype(str)
-    style = looks(line)
+        line = line + f" · {short(name, others)} " + done[name].astype(str)
+    style = row_looks(done.assign(label=line), others)
     words, unit_x = NAMES.get(key.split(".")[-1], (key.split(".")[-1].replace("_", " "), ""))
     fig = new_figure(13, 5.3 if len(style) < 13 else 6.4)
     for ax, (name, title, unit) in zip(fig.subplots(1, 3), PANELS, strict=True):
         for label, rows in done.groupby(line, sort=False):
             rows = rows.sort_values(key)
             look = style[str(label)]
-            ax.plot(rows[key], rows[name], marker="o", markersize=4.5, color=look.color, linestyle=look.dash,
+            ax.plot(rows[key], rows[name], marker=look.marker, markersize=4.5, color=look.color, linestyle=look.dash,
                     linewidth=1.8, label=label)  # fmt: skip
             ax.fill_between(rows[key].astype(float), rows[f"{name}_min"], rows[f"{name}_max"], color=look.color,
                             alpha=0.15, linewidth=0)  # fmt: skip

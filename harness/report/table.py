@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.report.comparison import aggregate, names, records
-from harness.report.paper import FIG_2, fig_2_applies
+from harness.report.paper import FIG_2, fig_2_applies, other_pool
 
 DASH = "–"
 
@@ -31,6 +31,8 @@ COLUMNS: list[tuple[str, str, Callable[[object], str]]] = [
     ("e2e\np99 s", "e2e_p99_ms", _cell("{:.1f}", 1e-3)),
     ("capacity\nreq/s", "capacity_rate", _cell("{:.3g}")),
     ("% of\nideal", "pct_of_ideal", _cell("{:.1f}")),
+    ("goodput\nreq/s", "goodput", _cell("{:.3g}")),
+    ("$ per\nM tokens", "cost_per_million_output_tokens", _cell("{:.3g}")),
 ]
 
 SPREAD = ("mean", "p50", "p90", "p99")
@@ -40,12 +42,17 @@ BOOKS = [("in use", "used"), ("held by finished", "finished_held"), ("reserved",
 JOB: list[tuple[str, str, list[tuple[str, str]]]] = [
     ("requests", "", [(name, name) for name in ("finished", "rejected", "unfinished")]),
     ("makespan", "s", [("", "duration_s")]),
-    ("throughput", "tokens/s", [("output", "output_throughput"), ("prompts and output", "total_token_throughput")]),
+    ("throughput", "tokens/s", [("output", "output_throughput"), ("prompts and output", "total_token_throughput"),
+                                ("output while steady", "steady_output_throughput"),
+                                ("while saturated", "saturated_output_throughput")]),
+    ("goodput", "requests/s", [("", "goodput")]),
+    ("cost", "dollars per million output tokens", [("", "cost_per_million_output_tokens")]),
     *((name.upper() if len(name) < 5 else name, "ms", [(key, f"{name}_{key}_ms") for key in SPREAD])
       for name in ("ttft", "tpot", "itl", "e2e", "queueing")),
     ("oldest waiting", "s", [("mean", "waiting_age_mean_s"), ("most", "waiting_age_max_s")]),
     ("normalized latency", "s per token", [("mean", "normalized_latency_mean_s")]),
-    ("batch", "sequences", [("mean", "mean_batch_size"), ("while saturated", "saturated_mean_batch_size")]),
+    ("batch", "sequences", [("mean", "mean_batch_size"), ("while steady", "steady_mean_batch_size"),
+                            ("while saturated", "saturated_mean_batch_size")]),
     ("lanes", "%", [("useful", "useful_lane_pct")]),
     ("recomputed", "% of tokens", [("", "recomputed_pct")]),
     ("saved by sharing", "% of slots", [("", "kv_saved_pct"), ("while saturated", "saturated_kv_saved_pct")]),
@@ -76,7 +83,7 @@ def print_table(table: pd.DataFrame, console: Console) -> None:
                         max_width=27 if not i else 8 if i == len(headers) - 1 else None,
                         no_wrap=0 < i < len(headers) - 1)  # fmt: skip
     for row, status in zip(rows, groups["status"], strict=True):
-        view.add_row(*row, style="" if status == "finished" else "red" if status == "failed" else "yellow")
+        view.add_row(*map(Text, row), style="" if status == "finished" else "red" if status == "failed" else "yellow")
     console.print(view)
     for note in [*notes(table, groups), *beside_fig_2(groups), *beside_simulated(groups)]:
         console.print(Text(note, style="dim"))
@@ -85,12 +92,14 @@ def print_table(table: pd.DataFrame, console: Console) -> None:
 def print_job(table: pd.DataFrame, console: Console, what_ran: str = "") -> None:
     """Print what one job measured, a line for each kind of number; kinds that were not measured are left out."""
     (row,) = records(table)
-    view = Table(box=None, padding=(0, 2, 0, 0), show_header=False, title=str(row["system"]), title_justify="left")
+    view = Table(
+        box=None, padding=(0, 2, 0, 0), show_header=False, title=Text(str(row["system"])), title_justify="left"
+    )
     for name, unit, keys in JOB:
         there = [f"{short} {_figures(row[key])}".strip() for short, key in keys if key in row and pd.notna(row[key])]
         idle = name in RARE and not any(row.get(key) for _, key in keys)
         if there and not idle:
-            view.add_row(name, ", ".join(there) + f" {unit}")
+            view.add_row(name, Text(", ".join(there) + f" {unit}"))
     console.print(view)
     console.print(Text(what_ran, style="dim"))
     for note in notes(table, aggregate(table))[1:]:  # the first explains columns of the other table
@@ -114,6 +123,9 @@ def notes(table: pd.DataFrame, groups: pd.DataFrame) -> list[str]:
             found.append(f"{row['label']}: {' and '.join(lost)} requests are not in its latencies.")
         if row["status"] != "finished":
             found.append(f"{row['label']}: {row['status']}" + (f": {row['error']}" if pd.notna(row["error"]) else ""))
+    if "goodput_limits" in table:
+        found += [f"Goodput: requests per second, of those with {text}."
+                  for text in dict.fromkeys(table["goodput_limits"].dropna())]  # fmt: skip
     for name in ("banner", "warnings"):
         if name in table:
             for text, rows in table.dropna(subset=[name]).groupby(name, sort=False):
@@ -133,7 +145,8 @@ def beside_fig_2(groups: pd.DataFrame) -> list[str]:
     for row in records(rows):
         ours, theirs = row["saturated_kv_used_pct"], FIG_2[row["system"]]["used"]
         parts.append(f"{row['label']} {ours:.1f} (paper {theirs}, {ours - theirs:+.1f} points)")
-    return ["KV used % beside Fig. 2 of the PagedAttention paper: " + ", ".join(parts) + "."]
+    pool = other_pool(rows["capacity"].dropna()) if "capacity" in rows else ""
+    return [f"KV used % beside Fig. 2 of the PagedAttention paper{pool}: " + ", ".join(parts) + "."]
 
 
 def beside_simulated(groups: pd.DataFrame) -> list[str]:

@@ -8,17 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.report.comparison import records
-from harness.report.style import (
-    Look,
-    frame,
-    label_rows,
-    new_figure,
-    plain_log,
-    rows_height,
-    seconds,
-    system_looks,
-    times,
-)  # fmt: skip
+from harness.report.looks import Look, row_looks
+from harness.report.style import frame, label_rows, new_figure, plain_log, rows_height, seconds, times
 from harness.report.sweep import Sweep
 
 PANELS = (
@@ -35,10 +26,10 @@ def draw(sweep: Sweep) -> Figure | None:
     done = sweep.done[sweep.done["output_throughput"].notna()]
     if done.empty:
         return None
-    style = system_looks(sweep.groups)
+    style = row_looks(sweep.groups, sweep.swept)
     fig = new_figure(14, rows_height(len(done)) + 1.9)
     for ax, (name, scale, title, unit) in zip(fig.subplots(1, 4, sharey=True), PANELS, strict=True):
-        _panel(ax, done, name, scale, [style[system] for system in done["system"]])
+        _panel(ax, done, name, scale, [style[label] for label in done["label"]])
         ax.set(title=title, xlabel=unit)
         ax.grid(axis="x")
     label_rows(fig.axes[0], done["label"].tolist())
@@ -62,9 +53,9 @@ def _panel(ax: Axes, done: pd.DataFrame, name: str, scale: float, style: list[Lo
         if value != value:
             continue
         if log:
-            ax.plot(value, i, "o", color=style[i].color, markersize=8)
+            ax.plot(value, i, style[i].marker, color=style[i].color, markersize=8)
         else:
-            ax.barh(i, value, height=0.66, color=style[i].color)
+            ax.barh(i, value, height=0.66, color=style[i].color, hatch=style[i].hatch, edgecolor="white", linewidth=0)
         if simulated[i]:
             ax.plot(simulated[i], i, "D", color="white", markeredgecolor="#222222", markersize=5)
         if high[i] > low[i]:

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from harness.report.comparison import records
-from harness.report.style import COLUMNS, frame, new_figure, system_looks, wrap
+from harness.report.looks import row_looks
+from harness.report.style import COLUMNS, frame, new_figure, wrap
 from harness.report.sweep import Sweep
 
 MOST = 32  # rows; beyond, the figure is taller than any screen
@@ -21,7 +22,7 @@ def draw(sweep: Sweep) -> Figure | None:
     done = sweep.done.head(MOST)
     if done.empty:
         return None
-    style = system_looks(sweep.groups)
+    style = row_looks(sweep.groups, sweep.swept)
     many = len(done) > 10
     fig = new_figure(12, (0.5 if many else 0.86) * len(done) + 2.2)
     axes = fig.subplots(len(done), 2, sharex=True, sharey="col", squeeze=False, width_ratios=(1, 1))
@@ -30,7 +31,7 @@ def draw(sweep: Sweep) -> Figure | None:
         job = row["dirs"][0]
         edges, values = sweep.over_time(job, ["num_seqs", "idle_lanes", "used", *HELD])
         idle = idle or bool(values[:, 1].any())
-        _batch(left, edges, values[:, 0], values[:, 1], style[row["system"]].color)
+        _batch(left, edges, values[:, 0], values[:, 1], style[row["label"]].color)
         _pool(right, edges, values[:, 2], values[:, 3:].sum(axis=1), sweep.capacity(job))
         left.set_ylabel(wrap(row["label"], 44 if many else 26), rotation=0, ha="right", va="center", labelpad=26)
         for ax in (left, right):

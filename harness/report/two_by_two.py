@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-CELLS = {(s, a): f"{s}_{a}" for s in ("static", "continuous") for a in ("contiguous", "paged")}
-COLUMNS = [*CELLS.values(), "ln_paging", "ln_continuous", "ln_remainder", "ln_both"]
+# The systems of each cell. Where blocks are swept, nobody is called vLLM.
+CELLS = {
+    "static_contiguous": {"static + contiguous(max_model_len)"},
+    "static_paged": {"static + paged(on_demand)"},
+    "continuous_contiguous": {"continuous + contiguous(max_model_len)"},
+    "continuous_paged": {"vLLM", "continuous + paged(on_demand)"},
+}
+COLUMNS = [*CELLS, "ln_paging", "ln_continuous", "ln_remainder", "ln_both"]
 
 
 def two_by_two(groups: pd.DataFrame) -> pd.DataFrame:
@@ -30,18 +36,15 @@ def two_by_two(groups: pd.DataFrame) -> pd.DataFrame:
     swept, rows = swept_columns(groups), []
     done = groups[groups["repeats"] > 0]
     for point, at in done.groupby(swept, sort=False, dropna=False) if swept else [((), done)]:
-        cells = {name: _throughput(at, scheduler, allocator) for (scheduler, allocator), name in CELLS.items()}
+        cells = {name: _throughput(at, systems) for name, systems in CELLS.items()}
         if all(cells.values()):
             rows.append(dict(zip(swept, point, strict=True)) | cells | _logs(cells))  # type: ignore[arg-type]
     return pd.DataFrame(rows, columns=[*swept, *COLUMNS])
 
 
-def _throughput(rows: pd.DataFrame, scheduler: str, allocator: str) -> float | None:
-    reservation = "on_demand" if allocator == "paged" else "max_model_len"
-    match = rows[(rows["scheduler"] == scheduler) & (rows["reservation"] == reservation)
-                 & rows["allocator"].astype(str).str.startswith(allocator)]  # fmt: skip
-    values = match["output_throughput"].dropna()
-    return float(values.iloc[0]) if len(values) else None
+def _throughput(rows: pd.DataFrame, systems: set[str]) -> float | None:
+    values = rows.loc[rows["system"].isin(systems), "output_throughput"].dropna()
+    return float(values.iloc[0]) if len(values) == 1 else None  # of two, neither is the one that is meant
 
 
 def _logs(cells: dict[str, float]) -> dict[str, float]:
@@ -78,7 +81,7 @@ def draw(sweep: Sweep) -> Figure | None:
 def _square(ax: Axes, row: dict[str, Any]) -> None:
     from harness.report.style import times
 
-    base, most = row["static_contiguous"], max(row[name] for name in CELLS.values())
+    base, most = row["static_contiguous"], max(row[name] for name in CELLS)
     for i, scheduler in enumerate(("static", "continuous")):
         for j, allocator in enumerate(("contiguous", "paged")):
             value = row[f"{scheduler}_{allocator}"]

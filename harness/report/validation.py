@@ -16,12 +16,12 @@ from rich.table import Table
 from harness.files import write_text
 from harness.report.comparison import records
 from harness.report.drawing import Draw, draw_all
-from harness.report.style import SYSTEMS, frame, new_figure, plain_log
+from harness.report.style import frame, new_figure, plain_log
 from harness.validate.engine import Engine, Setting
 from harness.validate.measured import Measured
 from harness.validate.predict import METRICS, Prediction, Variant, mean_error
 
-MEASURED, PREDICTED, OTHERS = "#222222", SYSTEMS[1], "#b5b5b5"
+MEASURED, PREDICTED, OTHERS = "#222222", "#D55E00", "#b5b5b5"
 UNITS = {"TTFT": ("s", 1e-3), "TPOT": ("ms", 1.0), "E2E": ("s", 1e-3)}
 TITLES = {"TTFT": "Time to first token", "TPOT": "Time per further token", "E2E": "End to end"}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from harness.runner.checked import checked
 from harness.runner.flat import Step, as_it_is, flatten
 from harness.runner.kv_pool import KVPool
 from harness.runner.made_up import MadeUp, decode_of, prefill_of
+from harness.runner.memory import check_memory, free_bytes
 from harness.runner.model import build_model, read_config, turn_weights
 from harness.runner.pool import pool_slots
 from harness.runner.probe import Probed, probe
@@ -97,9 +97,21 @@ def open_device(cfg: DictConfig) -> Device:
         HarnessError: whatever of them can't be had or is not modelled; it is known before anything runs.
     """
     wanted = OmegaConf.create({"model": cfg.model, "device": cfg.device, "seed": cfg.seed})
-    opened = _open(OmegaConf.to_yaml(wanted, resolve=True))
-    refuse_lengths(opened.model, cfg.max_model_len)
-    return opened
+    key = OmegaConf.to_yaml(wanted, resolve=True)
+    if key not in _OPENED:
+        _OPENED.clear()  # two of them may not fit
+    if (device := _torch_device(cfg.device.kind)).type == "cpu":
+        check_memory(cfg, dtype_of(cfg).itemsize, free_bytes, resident=key in _OPENED)
+    else:  # all of its memory: what others hold of it may be about to be freed
+        total = torch.cuda.get_device_properties(device).total_memory
+        check_memory(cfg, dtype_of(cfg).itemsize, lambda: total, resident=False)
+    if key not in _OPENED:
+        _OPENED[key] = _open(key)
+    refuse_lengths(_OPENED[key].model, cfg.max_model_len)
+    return _OPENED[key]
+
+
+_OPENED: dict[str, Device] = {}  # the last one, by what was asked for
 
 
 def open_model(cfg: DictConfig) -> tuple[Any, Backend]:
@@ -117,7 +129,6 @@ def open_model(cfg: DictConfig) -> tuple[Any, Backend]:
         raise HarnessError(f"device.kernels={cfg.device.kernels}: {error}") from error
 
 
-@lru_cache(maxsize=1)
 def _open(key: str) -> Device:
     cfg: Any = OmegaConf.create(key)
     model, backend = open_model(cfg)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
-from harness.runner.latency.choose import hardware_of, model_weights
+from harness.runner.latency.choose import element_bytes, model_weights
 
 
 def kv_buffers(cfg: DictConfig) -> dict[str, int]:
     """`token_bytes`: K (or V) of one token in one layer of one device; `buffers`: K and V of every layer."""
     weights, devices = model_weights(cfg), 1
     if cfg.device.kind == "simulated":
-        size = hardware_of(cfg, "").element_bytes if cfg.device.hardware is not None else 2
+        size = element_bytes(cfg)
         devices = cfg.device.tensor_parallel
     else:
         from harness.runner.device import dtype_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.config.keys.run import MOST_SLOTS
 from harness.errors import HarnessError
 
 
@@ -18,8 +19,6 @@ def pool_slots(kv_slots: int | None, kv_bytes: int | None, gpu_memory_utilizatio
         HarnessError: no wish, a wish that makes no sense, or less room than one slot.
     """
     if gpu_memory_utilization is not None:
-        if not 0 < gpu_memory_utilization <= 1:
-            raise HarnessError(f"gpu_memory_utilization must be above 0 and at most 1, got {gpu_memory_utilization}")
         if device_bytes is None or taken_bytes is None:
             raise HarnessError("gpu_memory_utilization needs a GPU; on a CPU set kv_slots or kv_bytes")
         kv_bytes = int(device_bytes * gpu_memory_utilization) - taken_bytes
@@ -29,11 +28,12 @@ def pool_slots(kv_slots: int | None, kv_bytes: int | None, gpu_memory_utilizatio
                 f"activations take {taken_bytes / 2**30:.1f} of {device_bytes / 2**30:.1f} GiB"
             )
     if kv_bytes is not None:
-        if isinstance(kv_bytes, bool) or not isinstance(kv_bytes, int | float) or kv_bytes != kv_bytes // 1:
-            raise HarnessError(f"kv_bytes must be a whole number, got {kv_bytes!r}")
         if kv_bytes < bytes_per_slot:
             raise HarnessError(f"kv_bytes={kv_bytes} is less than one slot of {bytes_per_slot} bytes")
-        return int(kv_bytes) // bytes_per_slot  # 12e9 is a float, and how one writes it
-    if isinstance(kv_slots, bool) or not isinstance(kv_slots, int) or kv_slots < 1:
-        raise HarnessError(f"kv_slots must be a whole number of at least 1, got {kv_slots!r}")
+        kv_slots = kv_bytes // bytes_per_slot
+        if kv_slots > MOST_SLOTS:
+            raise HarnessError(f"kv_bytes={kv_bytes} are {kv_slots:,} slots of {bytes_per_slot} bytes; a pool has at "
+                               f"most {MOST_SLOTS:,}")  # fmt: skip
+    if kv_slots is None:
+        raise HarnessError("kv_slots is null, and so are kv_bytes and gpu_memory_utilization")
     return kv_slots

@@ -42,6 +42,11 @@ class SimulatedModelRunner:
         times: list[int] = self.latency.further_ns(batch, steps)  # type: ignore[attr-defined]
         return times
 
+    def estimate(self, batch: Batch) -> int | None:
+        """How long a step of `batch` would take (ns); None where the model can't be asked before."""
+        estimate = getattr(self.latency, "estimate", None)
+        return None if estimate is None else estimate(batch)
+
     def _searches(self, batch: Batch) -> dict[int, list[Branch]]:
         """How the beam searches go on that have a token due."""
         groups = [seq.group for seq in batch.seqs if seq.group is not None and seq is seq.group.seqs[0]]

@@ -16,8 +16,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from allocators.paged import Paged
 from harness.clock import MeasuredClock
+from harness.engine import Engine
 from harness.metrics.recorder import Recorder
-from harness.replayer import replay
+from harness.replayer import Source, replay
 from harness.runner.base import StepResult
 from schedulers.continuous import Continuous
 from schedulers.request import Batch, Request
@@ -50,7 +51,7 @@ def steps_around_nothing(sequences: int, folder: Path) -> list[float]:
     )  # fmt: skip
     requests = [Request(i, 0, PROMPT, STEPS) for i in range(sequences)]
     workload = SimpleNamespace(requests=requests, concurrency=None)
-    replay(workload, scheduler, runner, MeasuredClock(), Recorder(folder / "steps.csv"))
+    replay(Source(workload), [Engine(scheduler, runner, Recorder(folder / "steps.csv"))], MeasuredClock())
     pairs = zip(runner.spans, runner.spans[1:], strict=False)
     return [(entered - left) / 1e6 for (before, _, left), (now, entered, _) in pairs if before == now == sequences]
 

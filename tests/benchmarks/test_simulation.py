@@ -20,10 +20,11 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from allocators.paged import Paged
 from harness.clock import Clock
+from harness.engine import Engine
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import summarize
-from harness.replayer import replay
+from harness.replayer import Source, replay
 from harness.runner.latency.choose import choose_latency, model_weights
 from harness.runner.latency.roofline import Roofline
 from harness.runner.simulated import SimulatedModelRunner
@@ -59,7 +60,7 @@ def serve(
     """From requests to the summary row."""
     scheduler = Continuous(Paged(slots, 2048), on_demand, max_model_len=2048)
     recorder = Recorder(steps, keep=False)
-    replay(workload, scheduler, SimulatedModelRunner(latency, exact), Clock(), recorder)
+    replay(Source(workload), [Engine(scheduler, SimulatedModelRunner(latency, exact), recorder)], Clock())
     table = request_table(recorder, workload.requests)
     if steps:
         write_requests(table, steps.with_name("requests.csv"))

@@ -28,8 +28,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from allocators.paged import Paged
 from harness.clock import MeasuredClock
+from harness.engine import Engine
 from harness.metrics.recorder import Recorder
-from harness.replayer import replay
+from harness.replayer import Source, replay
 from harness.runner.device import Device, open_device, warm_up
 from harness.runner.model import build_model, read_config
 from schedulers.continuous import Continuous
@@ -86,7 +87,8 @@ def ours(opened: Device, count: int) -> dict[int, list[int]]:
     )  # fmt: skip
     recorder = Recorder()
     workload = SimpleNamespace(requests=requests, concurrency=None)
-    replay(workload, scheduler, opened.runner(scheduler.allocator), MeasuredClock(), recorder)
+    engine = Engine(scheduler, opened.runner(scheduler.allocator), recorder)
+    replay(Source(workload), [engine], MeasuredClock())
     return {i: seq.outputs for i, seq in recorder.sequences.items()}
 
 

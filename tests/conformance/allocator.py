@@ -25,7 +25,8 @@ from allocators.checker import Checked
 from schedulers.continuous import Continuous
 from schedulers.static import Static
 from schedulers.vllm_v1 import VllmV1
-from tests.conformance.jumps import any_jump_is_its_steps
+
+from .jumps import any_jump_is_its_steps
 
 Make = Callable[[int, int], Allocator]
 

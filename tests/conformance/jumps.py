@@ -19,11 +19,12 @@ from allocators.paged import Paged
 from allocators.radix import Radix
 from allocators.virtual import Virtual
 from harness.clock import Clock
+from harness.engine import Engine
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
-from harness.metrics.steps import Totals
+from harness.metrics.steps import AT, Totals
 from harness.metrics.summary import summarize
-from harness.replayer import replay
+from harness.replayer import Source, replay
 from harness.runner.base import StepResult
 from harness.runner.latency.base import Latency
 from harness.runner.latency.fitted import FittedLatency
@@ -79,7 +80,8 @@ def simulate(scheduler: Scheduler, requests: list[Request], latency: Latency, ex
     recorder = Recorder(keep=False)
     recorder.steps.whole = rows = Rows()
     runner = Moving(latency, exact)
-    replay(SimpleNamespace(requests=fresh, concurrency=concurrency), scheduler, runner, Clock(), recorder)
+    source = Source(SimpleNamespace(requests=fresh, concurrency=concurrency))
+    replay(source, [Engine(scheduler, runner, recorder)], Clock())
     table = request_table(recorder, fresh)
     summary = summarize(recorder, table, scheduler.allocator.capacity)
     steps = np.concatenate(rows.rows) if rows.rows else np.zeros((0, 0))
@@ -104,6 +106,8 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert one["moves"] == other["moves"]
     assert one["steps"].tolist() == other["steps"].tolist()
     pd.testing.assert_frame_equal(one["table"], other["table"], check_exact=True)
+    if len(one["steps"]):
+        assert one["steps"][:, AT["preempted"]].sum() == one["table"]["preemptions"].sum()
     assert one["summary"] == other["summary"]
     assert one["gaps"] == other["gaps"]
     assert one["saturated"] == other["saturated"]

@@ -21,7 +21,8 @@ from harness.runner.latency.base import Latency
 from schedulers.continuous import Continuous
 from schedulers.quiet import vouched
 from schedulers.request import Batch, Request, Sequence
-from tests.conformance.jumps import any_jump_is_its_steps
+
+from .jumps import any_jump_is_its_steps
 
 
 @st.composite

@@ -10,10 +10,11 @@ from typing import Any
 import pandas as pd
 
 from harness.clock import Clock
+from harness.engine import Engine
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.summary import summarize
-from harness.replayer import replay
+from harness.replayer import Source, replay
 from harness.runner.base import StepResult
 from harness.runner.latency.base import Latency
 from harness.runner.latency.fitted import FittedLatency
@@ -62,11 +63,12 @@ class Played:
 
 def play(requests: Iterable[Request], scheduler: Scheduler, latency: Latency = PAPER, *, clock: Clock | None = None,
          concurrency: int | None = None, before: Callable[[Batch], None] = lambda batch: None,
-         recorder: Recorder | None = None, loop: Callable[..., None] = replay) -> Played:  # fmt: skip
+         recorder: Recorder | None = None, depth: int = 1) -> Played:  # fmt: skip
     """Replay fresh copies of `requests`."""
     fresh = [Request(r.id, r.arrival_ns, r.prompt_len, r.output_len, r.max_tokens, n=r.n) for r in requests]
     recorder = recorder or Recorder()
     workload = SimpleNamespace(requests=fresh, concurrency=concurrency)
-    loop(workload, scheduler, Runner(latency, before), clock or Clock(), recorder)
+    engine = Engine(scheduler, Runner(latency, before), recorder, depth)
+    replay(Source(workload), [engine], clock or Clock())
     table = request_table(recorder, fresh)
     return Played(table, summarize(recorder, table, scheduler.allocator.capacity), recorder)

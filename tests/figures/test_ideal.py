@@ -12,8 +12,8 @@ from allocators.paged import Paged
 from schedulers.ideal import Ideal, peak
 from schedulers.request import Request
 from schedulers.reservation import Reservation, on_demand
+from tests.conformance.jumps import LATENCIES, assert_same, simulate
 from tests.conformance.scheduler import SchedulerConformance, serve
-from tests.simulation.test_jumps import LATENCIES, assert_same, simulate
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 40)), min_size=1, max_size=25)
 
@@ -60,7 +60,7 @@ def test_the_head_is_admitted_in_the_first_step_from_which_the_future_fits() -> 
 def test_steps_taken_together_are_the_steps_taken_one_by_one(lengths: list[tuple[int, int]], gap: int) -> None:
     requests = [Request(i, gap * i, p, o) for i, (p, o) in enumerate(lengths)]
     one, other = (
-        simulate(Ideal(Paged(96, 80, 1), on_demand, max_model_len=80), requests, LATENCIES["fitted"], exact)
+        simulate(Ideal(Paged(96, 80, 1), on_demand, max_model_len=80), requests, LATENCIES["fitted"](), exact)
         for exact in (True, False)
     )
     assert_same(one, other)

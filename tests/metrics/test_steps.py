@@ -28,6 +28,7 @@ def random_steps(seed: int, count: int) -> pd.DataFrame:
     table = pd.DataFrame(random.integers(0, 1000, (count, len(INTEGERS))), columns=list(INTEGERS))
     waiting = np.repeat(random.random(count) < random.random(), random.integers(1, 9, count))[:count]
     table["waiting"] *= waiting
+    table["num_seqs"] = random.integers(0, 4, count)
     table["head_blocked"] = (random.random(count) < 0.2) & (table["waiting"] > 0)
     return table.astype(np.int64)
 
@@ -36,6 +37,16 @@ def saturated(table: pd.DataFrame) -> pd.DataFrame:
     """From the first step whose head was refused for lack of memory to the last step with anything waiting."""
     blocked = table.index[table["head_blocked"] > 0]
     return table.iloc[0:0] if blocked.empty else table.loc[blocked[0] : table.index[table["waiting"] > 0][-1]]
+
+
+def steady(table: pd.DataFrame) -> pd.DataFrame:
+    """From the first step in which somebody waits and the batch has not grown to the last with anything waiting."""
+    before = 0
+    for at, (lanes, waiting) in enumerate(zip(table["num_seqs"], table["waiting"], strict=True)):
+        if waiting and 0 < lanes <= before:
+            return table.loc[at : table.index[table["waiting"] > 0][-1]]
+        before = lanes
+    return table.iloc[0:0]
 
 
 def assert_sums(totals: Totals, table: pd.DataFrame) -> None:
@@ -68,6 +79,10 @@ def test_sums_follow_their_definition_whatever_the_chunks(
     log = logged(table)
     assert_sums(log.whole, table)
     assert_sums(log.saturated, saturated(table))
+    inside, pace = steady(table), log.steady
+    spent = inside[SPENT].sum(axis=1)
+    assert (pace.ns, pace.produced, pace.finished) == (spent.sum(), inside["produced"].sum(), inside["finished"].sum())
+    assert pace.lanes_ns == (inside["num_seqs"] * spent).sum()
 
 
 def test_a_run_that_was_never_refused_memory_has_no_saturated_span() -> None:

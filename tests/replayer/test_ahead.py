@@ -10,8 +10,7 @@ import pytest
 
 from allocators.checker import Checked
 from allocators.paged import Paged
-from harness.ahead import replay_ahead
-from harness.clock import Clock
+from harness.engine import Engine
 from harness.errors import HarnessError
 from harness.metrics.recorder import Recorder
 from harness.runner.simulated import SimulatedModelRunner
@@ -27,7 +26,7 @@ def scheduler(slots: int = 640, **more: Any) -> VllmV1:
 
 
 def ahead(requests: list[Request], policy: VllmV1, latency: Any = None, **more: Any) -> Played:
-    return play(requests, policy, latency or Steps(1.0), loop=replay_ahead, **more)
+    return play(requests, policy, latency or Steps(1.0), depth=2, **more)
 
 
 def at(seconds: float, request: int = 0, prompt: int = 4, output: int = 3) -> Request:
@@ -141,8 +140,7 @@ def test_what_can_never_be_served_is_refused() -> None:
 def test_a_scheduler_that_needs_its_tokens_is_refused() -> None:
     policy = Continuous(Paged(64, 64), on_demand, max_model_len=64)
     with pytest.raises(HarnessError, match="Continuous can't schedule one step ahead"):
-        replay_ahead(SimpleNamespace(requests=[], concurrency=None), policy, SimulatedModelRunner(Steps(1.0)),
-                     Clock(), Recorder())  # fmt: skip
+        Engine(policy, SimulatedModelRunner(Steps(1.0)), Recorder(), depth=2)
 
 
 def test_it_is_switched_on_by_the_configuration(tmp_path: Any) -> None:

@@ -21,6 +21,9 @@ def test_only_predicted_time_passes_on_a_virtual_clock() -> None:
     time.sleep(0.002)
     assert clock.charge(mark) == 0
     assert clock.charge(mark, 7) == 7
+    assert clock.ends(clock.now, 7) == 7
+    assert clock.now == 0  # until somebody waits for the end
+    clock.wait_until(7)
     assert clock.now == 7
 
 
@@ -45,7 +48,7 @@ def test_only_charged_work_passes_on_a_measured_clock() -> None:
     mark = clock.tick()
     time.sleep(0.002)
     spent = clock.charge(mark, simulated_ns=10**15)
-    assert spent == clock.now
+    assert spent == clock.now == clock.ends(0, spent)
     assert 2 * MS <= clock.now < 10**12
     time.sleep(0.005)
     assert clock.now == spent

@@ -9,8 +9,9 @@ import pytest
 
 from allocators.paged import Paged
 from harness.clock import Clock, MeasuredClock, WallClock
+from harness.engine import Engine, StalledError
 from harness.metrics.recorder import Recorder
-from harness.replayer import StalledError, replay
+from harness.replayer import Source, replay
 from schedulers.base import Scheduler
 from schedulers.continuous import Continuous
 from schedulers.request import Batch, Request
@@ -131,7 +132,7 @@ def test_the_error_names_who_waits() -> None:
 
 
 def test_a_scheduler_that_only_repeats_old_work_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.replayer.STEPS_WITHOUT_NEW_GROUND", 50)
+    monkeypatch.setattr("harness.engine.STEPS_WITHOUT_NEW_GROUND", 50)
     scheduler = Thrashing(Paged(64, 64), on_demand, max_model_len=64, chunked_prefill=True, max_num_batched_tokens=4)
     with pytest.raises(StalledError, match="repeated old work"):
         play([Request(0, 0, 8, 3)], scheduler)
@@ -140,7 +141,8 @@ def test_a_scheduler_that_only_repeats_old_work_is_an_error(monkeypatch: pytest.
 def test_progress_is_told_after_each_step() -> None:
     told: list[tuple[int, int]] = []
     workload = SimpleNamespace(requests=[Request(0, 0, 5, 1), Request(1, 0, 5, 3)], concurrency=None)
-    replay(workload, continuous(), Runner(Steps(1.0)), Clock(), Recorder(), lambda *done: told.append(done))
+    engine = Engine(continuous(), Runner(Steps(1.0)), Recorder())
+    replay(Source(workload), [engine], Clock(), on_progress=lambda *done: told.append(done))
     assert told == [(1, 2), (1, 3), (2, 4)]
 
 

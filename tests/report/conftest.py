@@ -16,10 +16,11 @@ from allocators.buddy import Buddy
 from allocators.contiguous import Contiguous
 from allocators.paged import Paged
 from harness.clock import Clock
+from harness.engine import Engine
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.summary import summarize
-from harness.replayer import replay
+from harness.replayer import Source, replay
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.simulated import SimulatedModelRunner
 from schedulers.base import Scheduler
@@ -68,7 +69,8 @@ def write_job(path: Path, system: str, requests: list[Request], capacity: int = 
     (path / "config.yaml").write_text(json.dumps(config))  # JSON is YAML
     recorder = Recorder(path / "steps.csv")
     workload = SimpleNamespace(requests=requests, concurrency=None)
-    replay(workload, build_scheduler(config, capacity), SimulatedModelRunner(LATENCY), Clock(), recorder)
+    engine = Engine(build_scheduler(config, capacity), SimulatedModelRunner(LATENCY), recorder)
+    replay(Source(workload), [engine], Clock())
     table = request_table(recorder, requests)
     table.to_csv(path / "requests.csv", index=False)
     summary = {

@@ -14,8 +14,9 @@ from kvlab_kernels.dispatch import backend_for
 from allocators.base import Allocator
 from allocators.checker import Checked
 from harness.clock import MeasuredClock
+from harness.engine import Engine
 from harness.metrics.recorder import Recorder
-from harness.replayer import replay
+from harness.replayer import Source, replay
 from harness.runner.base import StepResult
 from harness.runner.kv_pool import KVPool
 from harness.runner.model import build_model, read_config
@@ -104,7 +105,7 @@ def serve(name: str, allocator: Allocator, make_scheduler: Callable[[Allocator],
     runner = KeepingRunner(plain, tamper)
     recorder = Recorder()
     workload = SimpleNamespace(requests=served or requests(), concurrency=None)
-    replay(workload, make_scheduler(checked), runner, MeasuredClock(), recorder)
+    replay(Source(workload), [Engine(make_scheduler(checked), runner, recorder)], MeasuredClock())
     finished: dict[int, Sequence] = recorder.sequences
     return {
         i: SimpleNamespace(tokens=seq.outputs, answers=[(each.outputs, each.score) for each in seq.members],

@@ -17,12 +17,16 @@ from schedulers.guaranteed_no_evict import GuaranteedNoEvict
 from schedulers.ideal import Ideal
 from schedulers.lengths import Window
 from schedulers.max_utilization import MaxUtilization
+from schedulers.orders import Priority
 from schedulers.past_future import PastFuture
-from schedulers.policy import by_priority
 from schedulers.request import Batch, Request
 from schedulers.reservation import Reservation, on_demand
 from tests.conformance import scheduler as conformance
 from tests.conformance.scheduler import SchedulerConformance, serve
+
+
+def by_priority(seq: Any) -> Any:
+    return Priority().key(seq, 0)
 
 
 class TestGuaranteedNoEvict(SchedulerConformance):

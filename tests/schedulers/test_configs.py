@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from harness.build import build_scheduler
 from harness.claims import EXPERIMENTS, composed
+from harness.errors import HarnessError
 from harness.labels import label
 from schedulers.request import Request
 from tests.conformance.scheduler import serve
@@ -33,3 +36,24 @@ def test_a_label_says_what_was_changed_on_the_command_line() -> None:
     assert label(composed(["scheduler=shortest_first", "scheduler.policy=fcfs"])) == "vLLM"
     assert label(composed(["scheduler=sarathi", "scheduler.chunked_prefill=false"])) == "vLLM"
     assert label(composed(["scheduler.length_predictor=history"])) == "vLLM"  # nobody asks it
+
+
+def test_an_order_of_ones_own_is_named_by_its_class() -> None:
+    cfg = composed(["scheduler.policy={_target_: tests.schedulers.test_orders.Aging}"])
+    assert type(build_scheduler(cfg, 320).order).__name__ == "Aging"
+    assert label(cfg) == "continuous aging + paged(on_demand)"
+
+
+@pytest.mark.parametrize(
+    ("policy", "answer"),
+    [
+        ("{_target_: schedulers.orders.ShortestFrist}", "has no 'ShortestFrist'; did you mean ShortestFirst"),
+        ("{_target_: no_such_module.Mine}", "module 'no_such_module' can't be imported"),
+        ("{_target_: schedulers.orders.Priority, step: 3}", "scheduler.policy: Priority refuses its arguments"),
+        ("{_target_: collections.deque}", "scheduler.policy must be one of fcfs, "),
+        ("shortest", "scheduler.policy must be one of fcfs, "),
+    ],
+)
+def test_an_order_that_can_not_be_is_named_with_what_is_wrong(policy: str, answer: str) -> None:
+    with pytest.raises(HarnessError, match=re.escape(answer)):
+        build_scheduler(composed([f"scheduler.policy={policy}"]), 320)

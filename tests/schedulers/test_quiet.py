@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from allocators.base import Holder
+from allocators.base import Allocator, Holder
 from allocators.paged import Paged
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.simulated import SimulatedModelRunner
@@ -16,7 +16,7 @@ from schedulers.base import Scheduler
 from schedulers.continuous import Continuous
 from schedulers.quiet import Quiet, vouched
 from schedulers.request import Batch, Request, Sequence
-from schedulers.reservation import on_demand
+from schedulers.reservation import max_model_len, on_demand
 from schedulers.static import Static
 from tests.conformance.jumps import LATENCIES, assert_jumps_are_steps
 
@@ -269,6 +269,54 @@ class Below(Again):
 )  # fmt: skip
 def test_the_word_of_a_class_is_taken_for_what_nobody_below_it_changed(cls: type[Scheduler], trusted: bool) -> None:
     assert vouched(cls(Paged(64, 64), on_demand, max_model_len=64), "quiet") == trusted
+
+
+class Lanes(Allocator):
+    """Writes what is left open, and nothing else."""
+
+    def __init__(self, capacity: int, max_model_len: int) -> None:
+        super().__init__(capacity, max_model_len)
+        self.free_lanes = list(range(0, capacity - max_model_len + 1, max_model_len))
+        self.lane = dict[int, int]()
+
+    def footprint(self, tokens: int) -> int | None:
+        return self.max_model_len
+
+    def place(self, holder: Holder, tokens: int) -> int | None:
+        if not self.free_lanes:
+            return None
+        self.lane[holder.row] = self.free_lanes.pop()
+        self.set_row(holder, 0, self.lane[holder.row])
+        return self.max_model_len
+
+    def release(self, holder: Holder) -> None:
+        self.free_lanes.append(self.lane.pop(holder.row))
+
+    def spans(self, holder: Holder) -> list[tuple[int, int]]:
+        return [(self.lane[holder.row], self.max_model_len)]
+
+
+class OtherLanes(Lanes):
+    """Others first."""
+
+    def release(self, holder: Holder) -> None:
+        self.free_lanes.insert(0, self.lane.pop(holder.row))
+
+
+class SlowLanes(Lanes):
+    def take_delay(self) -> int:
+        return 7
+
+
+@pytest.mark.parametrize(("cls", "trusted"), [(Lanes, True), (OtherLanes, False), (SlowLanes, False)])
+def test_to_write_what_was_left_open_changes_nothing(cls: Any, trusted: bool) -> None:
+    assert vouched(cls(64, 16), "extend") == trusted
+    told = assert_jumps_are_steps(
+        lambda _: Continuous(cls(800, 200), max_model_len, max_model_len=200, max_num_seqs=4),
+        some(),
+        LATENCIES["fitted"],
+    )
+    assert bool(told["foretold"]) == trusted
 
 
 def test_nor_is_it_taken_where_the_object_itself_was_changed() -> None:

@@ -276,3 +276,31 @@ def test_memory_bounds_a_batch_whose_lanes_are_all_that_a_step_can_decode() -> N
     scheduler = paged(30, *[(4, 1)] * 40, **limits)
     scheduler.schedule(0)
     assert len(scheduler.running) == 30
+
+
+def test_a_lane_that_lives_on_leads_a_batch_of_its_own_bucket() -> None:
+    """9 blocks, of which 0, which is over, holds 4; when 1 needs a sixth they are freed, and the batch is a new one.
+
+    Prompts of 8 to 15 tokens are a bucket: who is in that of 1 joins, not the oldest that waits.
+    """
+    scheduler = StaticBucketed(Paged(36, 100, 4), on_demand, max_model_len=100, watermark=0.0, bucket_by="prompt")
+    add(scheduler, (15, 1), (9, 18))
+    step(scheduler)
+    add(scheduler, (3, 2), first=LATER)
+    add(scheduler, (10, 1), arrival_ns=5, first=LATER + 1)
+    batch = step(scheduler)
+    while not batch.admitted:
+        assert ids(batch.seqs) == [1]
+        batch = step(scheduler)
+    assert (ids(batch.admitted), ids(scheduler.waiting)) == ([LATER + 1], [LATER])
+
+
+@pytest.mark.parametrize("cls", [Static, StaticBucketed])
+@pytest.mark.parametrize(("requests", "starts"), [([1, 1], False), ([1, 1, 1], True), ([2], False), ([2, 1], True)])
+def test_a_batch_is_full_when_a_step_decodes_no_more_lanes(cls: Any, requests: list[int], starts: bool) -> None:
+    """3 tokens a step, whatever `max_num_seqs` may be; of a request with two answers each takes one."""
+    scheduler = cls(Paged(400, 100), on_demand, max_model_len=100, max_num_seqs=8, max_num_batched_tokens=3,
+                    chunked_prefill=True, max_wait_s=1.0)  # fmt: skip
+    for number, n in enumerate(requests):
+        assert scheduler.add(Request(number, 0, 4, 4, n=n)) is None
+    assert bool(scheduler.schedule(0).seqs) == starts

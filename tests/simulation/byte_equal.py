@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import io
 import itertools
 import json
@@ -21,7 +22,7 @@ from typing import Any
 import pandas as pd
 
 TABLES = ("requests.csv", "steps.csv", "comparison.csv")
-NOT_COMPARED = {"dir", "workload_notes"}  # of comparison.csv: they say where things lie
+NOT_COMPARED = {"dir", "workload_notes", "identity"}  # of comparison.csv: where things lie, and every key there is
 Sweep = Mapping[str, str]  # a dotted key, and its values with commas between them
 
 FEW = {"workload.num_requests": "60", "kv_slots": "6000"}
@@ -162,11 +163,18 @@ def _report(folder: Path, baseline: str | None) -> None:
 
 @contextlib.contextmanager
 def _no_figures(report: Any) -> Iterator[None]:
-    draw, report._draw = report._draw, lambda *arguments, **named: []
+    """Neither figures nor a page, whatever this checkout calls what makes them."""
+    places = [(report, "draw_all"), (report, "_draw")]
+    with contextlib.suppress(ImportError):
+        places.append((importlib.import_module("harness.report.page"), "write_page"))
+    made = [(place, name, getattr(place, name)) for place, name in places if hasattr(place, name)]
+    for place, name, _ in made:
+        setattr(place, name, lambda *arguments, **named: [])
     try:
         yield
     finally:
-        report._draw = draw
+        for place, name, make in made:
+            setattr(place, name, make)
 
 
 def digests(folder: Path) -> dict[str, dict[str, str]]:

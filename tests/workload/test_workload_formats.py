@@ -142,6 +142,23 @@ def test_a_conversation_without_an_answer_is_a_fault(write: Write) -> None:
         build(write([{"messages": "hello"}]))
 
 
+def test_a_conversation_may_be_json_in_a_cell(write: Write) -> None:
+    turns = json.dumps([{"role": "user", "content": "Why, o why?"}, {"role": "assistant", "content": "So"}])
+    cell = turns.replace('"', '""')
+    assert lengths(build(write(f'id,conversation\n1,"{cell}"\n'))) == [(3, 1)]
+
+
+def test_our_fields_are_read_from_plain_tables_too(write: Write) -> None:
+    [request] = build(write("Prompt Len,Output Len,Max Tokens,Priority,n\n10,20,30,-1,2\n")).requests
+    assert (request.prompt_len, request.output_len, request.max_tokens, request.priority, request.n) == (
+        10,
+        20,
+        30,
+        -1,
+        2,
+    )
+
+
 def test_a_table_of_input_and_output_may_hold_lengths(write: Write) -> None:
     assert lengths(build(write("input,output\n100,20\n7,8\n"))) == [(100, 20), (7, 8)]
     assert lengths(build(write("input,output\nWhat is it?,Nothing\n"))) == [(3, 2)]

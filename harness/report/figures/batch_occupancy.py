@@ -12,7 +12,8 @@ from matplotlib.patches import Patch
 from harness.published import load
 from harness.report.comparison import records
 from harness.report.figures import Pair
-from harness.report.style import frame, new_figure, system_looks
+from harness.report.looks import system_looks
+from harness.report.style import frame, new_figure
 from harness.report.sweep import Sweep
 
 THEIRS = "#9a9a9a"
@@ -36,11 +37,12 @@ def draw(sweep: Sweep) -> Figure | None:
         theirs = load("fig13")["values"].get(workload, {})
         rows = records(done[done["workload"] == workload])
         for x, row in enumerate(rows):
-            bars = [(x - 0.2, batch(row), style[row["system"]].color)]
+            look = style[row["system"]]
+            bars = [(x - 0.2, batch(row), look.color, look.hatch)]
             if row["system"] in theirs:
-                bars.append((x + 0.2, theirs[row["system"]], THEIRS))
-            for at, value, color in bars:
-                ax.bar(at, value, 0.36, color=color)
+                bars.append((x + 0.2, theirs[row["system"]], THEIRS, ""))
+            for at, value, color, hatch in bars:
+                ax.bar(at, value, 0.36, color=color, hatch=hatch, edgecolor="white", linewidth=0)
                 ax.annotate(f"{value:.1f}", (at, value), xytext=(0, 3), textcoords="offset points", ha="center", size=9)
         ax.set_xticks(range(len(rows)), [row["system"] for row in rows])
         ax.tick_params(axis="x", length=0)

@@ -13,11 +13,13 @@ from matplotlib.lines import Line2D
 from harness.published import curve
 from harness.report.comparison import records
 from harness.report.figures import Pair
-from harness.report.style import frame, new_figure, plain_log, system_looks
+from harness.report.looks import color_of
+from harness.report.style import frame, new_figure, plain_log
 from harness.report.sweep import Sweep
 
 SIZE, ARRIVAL = "allocator.block_size", "workload.arrival"
 METRIC = "normalized_latency_mean_s"
+VLLM = ("vLLM", "continuous + paged(on_demand)")  # the second where the sweep moves the size of its blocks
 
 
 def draw(sweep: Sweep) -> Figure | None:
@@ -40,8 +42,8 @@ def draw(sweep: Sweep) -> Figure | None:
     axes[0, 0].set_ylabel("KV cache memory in use, %")
     axes[1, 0].set_ylabel("normalized latency, s per token")
     title = "Large blocks waste memory; that small ones are slow is the kernel's doing"
-    style = system_looks(sweep.groups)[str(done["system"].iloc[0])]
-    handles = [Line2D([], [], color=style.color, marker="o", label="simulated here: every block size computes alike"),
+    ours = "simulated here: every block size computes alike"
+    handles = [Line2D([], [], color=color_of("vLLM"), marker="o", label=ours),
                Line2D([], [], color="#444444", marker="x", linestyle=(0, (4, 2)), label="the paper")]  # fmt: skip
     caption = ("Below 16 slots the paper's latency rises because its kernel reads small blocks inefficiently, which "
                "no count of memory shows. Numbers: mean requests in the batch. The "
@@ -54,7 +56,8 @@ def published(sweep: Sweep) -> Iterator[Pair]:
     done = sweep.done
     if SIZE not in done or ARRIVAL not in done:
         return
-    for (model, workload), rows in done[done[ARRIVAL] == "poisson"].groupby(["model", "workload"], sort=False):
+    measured = done[(done[ARRIVAL] == "poisson") & done["system"].isin(VLLM)]
+    for (model, workload), rows in measured.groupby(["model", "workload"], sort=False):
         ours = rows.set_index(SIZE)[METRIC]
         for size, value in curve("fig18b", f"{model}_{workload}", "vLLM"):
             at = f"{workload}, blocks of {size:g}"
@@ -74,7 +77,7 @@ def why(sweep: Sweep) -> list[str]:
 
 def _memory(ax: Axes, rows: pd.DataFrame) -> None:
     used = rows["saturated_kv_used_pct"].astype("float64")
-    ax.plot(rows[SIZE], used, color="#0072B2", marker="o", linewidth=1.9)
+    ax.plot(rows[SIZE], used, color=color_of("vLLM"), marker="o", linewidth=1.9)
     for row in records(rows):
         ax.annotate(f"{row['saturated_mean_batch_size']:.0f}", (row[SIZE], row["saturated_kv_used_pct"]),
                     xytext=(0, -13), textcoords="offset points", ha="center", size=8.5, color="#444444")  # fmt: skip
@@ -86,7 +89,8 @@ def _memory(ax: Axes, rows: pd.DataFrame) -> None:
 
 
 def _latency(ax: Axes, rows: pd.DataFrame, sweep: Sweep) -> None:
-    ax.plot(rows[SIZE], rows[METRIC], color="#0072B2", marker="o", linewidth=1.9)
+    ax.plot(rows[SIZE], rows[METRIC], color=color_of("vLLM"), marker="o", linewidth=1.9)
+    rows = rows[rows["system"].isin(VLLM)]
     model, workload = (rows["model"].iloc[0], rows["workload"].iloc[0]) if len(rows) else ("", "")
     points = np.array([point[:2] for point in curve("fig18b", f"{model}_{workload}", "vLLM")])
     if len(points):

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.ideal import IDEAL
-from harness.report.style import frame, label_rows, new_figure, rows_height, system_looks
+from harness.report.looks import row_looks
+from harness.report.style import frame, label_rows, new_figure, rows_height
 from harness.report.sweep import Sweep
 
 
@@ -19,13 +20,14 @@ def draw(sweep: Sweep) -> Figure | None:
     done = sweep.done[sweep.done["capacity_rate"].notna()] if "capacity_rate" in sweep.done else sweep.done[:0]
     if done.empty:
         return None
-    style = system_looks(sweep.groups)
+    style = row_looks(sweep.groups, sweep.swept)
     fig = new_figure(10, rows_height(len(done)) + 1.9)
     ax = fig.subplots()
     rows = records(done)
     for y, row in enumerate(rows):
         rate, share = row["capacity_rate"], row.get("pct_of_ideal", np.nan)
-        ax.barh(y, rate, 0.66, color=style[row["system"]].color)
+        look = style[row["label"]]
+        ax.barh(y, rate, 0.66, color=look.color, hatch=look.hatch, edgecolor="white", linewidth=0)
         text = f"{rate:.3g}" + (f"   {share:.0f} % of the ideal" if share == share and row["system"] != IDEAL else "")
         low, high = row["capacity_rate_min"], row["capacity_rate_max"]
         if high > low:

@@ -16,7 +16,8 @@ from matplotlib.patches import Patch
 from harness.metrics.memory_map import FILE
 from harness.report.comparison import records
 from harness.report.figures import Pair
-from harness.report.style import SYSTEMS, frame, new_figure
+from harness.report.looks import PALETTE
+from harness.report.style import frame, new_figure
 from harness.report.sweep import Sweep
 
 STRATEGIES = {
@@ -86,7 +87,7 @@ def draw(sweep: Sweep) -> Figure | None:
             ax.set_ylabel(name, rotation=0, ha="right", va="center", labelpad=8)
     for ax, case in zip(axes[-1], cases, strict=True):
         ax.set_xlabel(f"time, s (case {case})")
-    handles = [Patch(color=SYSTEMS[i], label=f"request {NAMES[i]}") for i in range(min(most, len(NAMES)))]
+    handles = [Patch(color=PALETTE[i], label=f"request {NAMES[i]}") for i in range(min(most, len(NAMES)))]
     handles += [Patch(color=(0.6, 0.6, 0.6), label="dark: holds a token"),
                 Patch(color=_pale((0.6, 0.6, 0.6)), label="pale: held, empty"),
                 Patch(facecolor="white", edgecolor="#888888", label="free")]  # fmt: skip
@@ -142,7 +143,7 @@ def _pool(ax: Axes, sweep: Sweep, row: dict[str, Any]) -> int:
     image, scale = np.ones((capacity, BINS, 3)), BINS / last
     for run in records(runs):
         left, right = int(run["start_s"] * scale), int(end_of[run["start_s"]] * scale)
-        first, when, color = run["first"], slice(left, max(right, left + 1)), to_rgb(SYSTEMS[run["request"] % 8])
+        first, when, color = run["first"], slice(left, max(right, left + 1)), to_rgb(PALETTE[run["request"] % 8])
         image[first : first + run["slots"], when] = color if run["kind"] == "used" else _pale(color)
     ax.imshow(image, extent=(0, last, 0, capacity), origin="lower", aspect="auto", interpolation="nearest")
     for move in records(moves):

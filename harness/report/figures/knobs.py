@@ -9,7 +9,8 @@ from matplotlib.lines import Line2D
 
 from harness.report.comparison import records
 from harness.report.figures import Pair
-from harness.report.style import frame, looks, new_figure, plain_log
+from harness.report.looks import ramp
+from harness.report.style import frame, new_figure, plain_log
 from harness.report.sweep import Sweep
 
 SEQS, MEMORY, CACHING = "scheduler.max_num_seqs", "gpu_memory_utilization", "allocator.enable_prefix_caching"
@@ -26,15 +27,16 @@ def draw(sweep: Sweep) -> Figure | None:
     if done.empty or not {SEQS, MEMORY, CACHING} <= set(done):
         return None
     done = done.assign(cached=done[CACHING].astype(str).str.lower() == "true")
-    style = looks(f"{share:g}" for share in sorted(done[MEMORY].unique()))
+    shares = sorted(done[MEMORY].unique())
+    style = dict(zip(shares, ramp(len(shares)), strict=True))
     fig = new_figure(13, 5.2)
     axes = fig.subplots(1, len(PANELS))
     for ax, (metric, title, unit) in zip(axes, PANELS, strict=True):
         for (share, cached), rows in done.groupby([MEMORY, "cached"], sort=True):
             rows = rows.sort_values(SEQS)
-            ax.plot(rows[SEQS], rows[metric], color=style[f"{share:g}"].color, marker="o" if cached else "s",
+            ax.plot(rows[SEQS], rows[metric], color=style[share], marker="o" if cached else "s",
                     linestyle="-" if cached else (0, (4, 2)), linewidth=1.8, markersize=5,
-                    markerfacecolor=style[f"{share:g}"].color if cached else "white")  # fmt: skip
+                    markerfacecolor=style[share] if cached else "white")  # fmt: skip
         ax.set_xscale("log", base=2)
         ticks = sorted(done[SEQS].unique())
         ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -43,8 +45,8 @@ def draw(sweep: Sweep) -> Figure | None:
     plain_log(axes[0], 50, "y")
     axes[1].set_ylim(0)
     axes[2].set_ylim(0, 102)
-    handles = [Line2D([], [], color=look.color, linewidth=2.2, label=f"gpu_memory_utilization {share}")
-               for share, look in style.items()]  # fmt: skip
+    handles = [Line2D([], [], color=color, linewidth=2.2, label=f"gpu_memory_utilization {share:g}")
+               for share, color in style.items()]  # fmt: skip
     handles += [Line2D([], [], color="#444444", marker="o", label="prefix caching"),
                 Line2D([], [], color="#444444", marker="s", markerfacecolor="white", linestyle=(0, (4, 2)),
                        label="no prefix caching")]  # fmt: skip

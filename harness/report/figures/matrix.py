@@ -30,7 +30,9 @@ def grid(sweep: Sweep) -> pd.DataFrame:
     used = done["saturated_kv_used_pct"].fillna(done["kv_used_pct"])
     placement = done["allocator"] + " (" + done["reservation"] + ")"
     table = done.assign(kv_used=used, placement=placement)
-    return table.drop_duplicates(["placement", "scheduler"])[["placement", "scheduler", *(name for name, *_ in PANELS)]]
+    alike = table.duplicated(["placement", "scheduler"], keep=False)
+    table["placement"] = table["placement"].where(~alike, table["label"])
+    return table[["placement", "scheduler", *(name for name, *_ in PANELS)]]
 
 
 def draw(sweep: Sweep) -> Figure | None:

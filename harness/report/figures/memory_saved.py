@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 from harness.report.answers import ANSWERS, NOUNS, SAVED, WHY, draw_saved, saved_pairs
 from harness.report.figures import Pair
 from harness.report.figures.beam_search import SURROGATE
+from harness.report.looks import color_of
 from harness.report.style import frame, new_figure
 from harness.report.sweep import Sweep
 
@@ -28,8 +29,8 @@ def draw(sweep: Sweep) -> Figure | None:
         draw_saved(ax, rows, kind)
         ax.set_title(f"{workload}, {'samples' if kind == 'parallel' else 'beam search'}")
         found.append(f"{rows[SAVED].min():.0f} – {rows[SAVED].max():.0f} % ({workload}, {NOUNS[kind]})")
-    handles = [Patch(color="#0072B2", label="simulated here"),
-               Patch(facecolor="#0072B2", alpha=0.45, hatch="////", edgecolor="white",
+    handles = [Patch(color=color_of("vLLM"), label="simulated here"),
+               Patch(facecolor=color_of("vLLM"), alpha=0.45, hatch="////", edgecolor="white",
                      label="the paper: Fig. 15; of ShareGPT it gives the smallest and the largest")]  # fmt: skip
     caption = ("Slots that sharing saves, in % of the slots that would be held without it: mean over time of the whole "
                "run, all requests at once.")  # fmt: skip

@@ -10,7 +10,8 @@ from matplotlib.lines import Line2D
 from harness.published import load
 from harness.report.comparison import records
 from harness.report.figures import Pair
-from harness.report.style import frame, new_figure, system_looks, times
+from harness.report.looks import system_looks
+from harness.report.style import frame, new_figure, times
 from harness.report.sweep import Sweep
 
 STATIC, CONTINUOUS = "static + contiguous(max_model_len)", "continuous + contiguous(max_model_len)"

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 from harness.report.comparison import records
 from harness.report.figures import Pair
-from harness.report.style import frame, new_figure, plain_log, system_looks
+from harness.report.looks import system_looks
+from harness.report.style import frame, new_figure, plain_log
 from harness.report.sweep import Sweep
 
 SLOTS = "kv_slots"
@@ -33,9 +34,8 @@ def draw(sweep: Sweep) -> Figure | None:
         for name, rows in done.dropna(subset=[metric]).groupby("system", sort=False):
             rows = rows.sort_values(SLOTS)
             values = rows[metric] / (1e3 if metric.endswith("_ms") else 1)
-            ax.plot(rows[SLOTS], values, color=style[str(name)].color, marker="o", markersize=5 if ax is axes[0] else 4,
-                    linewidth=1.8, linestyle=("-", (0, (3, 2)), ":")[list(style).index(str(name)) % 3],
-                    label=str(name))  # fmt: skip
+            ax.plot(rows[SLOTS], values, color=style[str(name)].color, marker=style[str(name)].marker, markersize=5,
+                    linewidth=1.8, linestyle=style[str(name)].dash, label=str(name))  # fmt: skip
         ax.set_xscale("log", base=2)
         ticks = sorted(done[SLOTS].unique())
         ax.set_xticks(ticks, [f"{tick / 1024:g}k" for tick in ticks])

@@ -11,7 +11,8 @@ from matplotlib.lines import Line2D
 
 from harness.report.comparison import records
 from harness.report.figures import Pair
-from harness.report.style import SYSTEMS, frame, label_rows, new_figure, plain_log, rows_height, seconds
+from harness.report.looks import ramp
+from harness.report.style import frame, label_rows, new_figure, plain_log, rows_height, seconds
 from harness.report.sweep import Sweep
 
 RATE = "workload.rate"
@@ -33,7 +34,7 @@ def draw(sweep: Sweep) -> Figure | None:
     done = done.assign(name=names(done))
     rows, rates = list(dict.fromkeys(done["name"])), sorted(done[RATE].unique())
     at = {name: i for i, name in enumerate(rows)}
-    colors = dict(zip(rates, SYSTEMS, strict=False))
+    colors = dict(zip(rates, ramp(len(rates)), strict=True))
     fig = new_figure(16, 1.6 + rows_height(len(rows), 0.36))
     axes = fig.subplots(1, len(PANELS), sharey=True)
     for ax, (metric, scale, title, unit, log) in zip(axes, PANELS, strict=True):

@@ -13,7 +13,8 @@ from harness.published import crossing, curve
 from harness.report.comparison import records
 from harness.report.curves import AXIS, LIMIT, capacities, caption, draw_panel, legend
 from harness.report.figures import Pair
-from harness.report.style import SYSTEMS, frame, new_figure, system_looks, times
+from harness.report.looks import ramp, system_looks
+from harness.report.style import frame, new_figure, times
 from harness.report.sweep import Sweep
 
 PREFIX, LENGTHS = "workload.shared_prefix", "lengths"
@@ -116,7 +117,7 @@ def _means(sweep: Sweep, done: pd.DataFrame) -> dict[str, str]:
 
 def _sensitivity(ax: Axes, ratios: pd.DataFrame, done: pd.DataFrame, means: dict[str, str]) -> None:
     """The gain by assumed lengths, and the paper's as lines."""
-    for color, (prefix, row) in zip(SYSTEMS[2:], ratios.iterrows(), strict=False):
+    for color, (prefix, row) in zip(ramp(len(ratios)), ratios.iterrows(), strict=True):
         ax.plot(range(len(row)), row, color=color, marker="o", linewidth=1.9)
         for x, value in enumerate(row):
             ax.annotate(times(value), (x, value), xytext=(0, 7), textcoords="offset points", ha="center", size=8.5)

@@ -14,8 +14,10 @@ from matplotlib.lines import Line2D
 from omegaconf import DictConfig, OmegaConf
 
 from allocators.base import Move
+from harness.names import model_name, workload_name
 from harness.published import curve
 from harness.report.figures import Pair
+from harness.report.looks import looks, shaded
 from harness.report.style import frame, new_figure, plain_log
 from harness.report.sweep import Sweep
 from harness.runner.latency.choose import choose_latency, move_costs
@@ -23,8 +25,10 @@ from schedulers.request import Work
 
 SIZE, HOW, RATE = "allocator.block_size", "scheduler.preemption", "workload.rate"
 METRIC = "normalized_latency_mean_s"
-COLORS = {"recompute": "#D55E00", "swap": "#0072B2"}
+VLLM = looks(["vLLM"])["vLLM"]
+COLORS = {"recompute": VLLM.color, "swap": shaded(VLLM, 1, 2).color}  # one system, in two ways
 THEIRS = {"recompute": "Recompute", "swap": "Swap"}  # in Fig. 19b
+TIMED = "opt_13b"  # in Fig. 19a
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 OTHERS = 30  # sequences in the step that a recomputed prompt joins
 
@@ -90,15 +94,10 @@ def published(sweep: Sweep) -> Iterator[Pair]:
     if done.empty:
         return
     cfg = _config(sweep, done)
-    ours = times_of(cfg)
-    at = f"{cfg.swap_tokens} tokens, blocks of"
-    for key, name in (("swap", "Swap in + out"), ("recompute", "Recompute")):
-        for size, value in _timed(name).items():
-            yield Pair(f"time to {key}", "ms", "vLLM", f"{at} {size}", value, ours[key].get(size))
-    theirs = crossing(_timed("Swap in + out"), _timed("Recompute"))
-    yield Pair("swapping is faster from", "slots in a block", "vLLM", f"{cfg.swap_tokens} tokens", theirs,
-               crossing(ours["swap"], ours["recompute"]))  # fmt: skip
-    panel = f"{cfg.model.name}_{cfg.workload.name}"
+    model = model_name(cfg.model)
+    if model == TIMED:
+        yield from _times_beside(cfg)
+    panel = f"{model}_{workload_name(cfg.workload)}"
     by_rate = list(done.groupby(_rates(done), sort=True))
     last = by_rate[-1][0]  # where most is preempted; at lower rates which of the two is shorter is chance
     for rate, rows in by_rate:
@@ -114,6 +113,16 @@ def published(sweep: Sweep) -> Iterator[Pair]:
             for at_size, latency in curve("fig19b", panel, name):
                 where = f"{rate:.3g} req/s, blocks of {at_size:g}"
                 yield Pair(f"normalized latency, {how}", "s/token", "vLLM", where, latency, each[how].get(int(at_size)))
+
+
+def _times_beside(cfg: DictConfig) -> Iterator[Pair]:
+    ours, at = times_of(cfg), f"{cfg.swap_tokens} tokens, blocks of"
+    for key, name in (("swap", "Swap in + out"), ("recompute", "Recompute")):
+        for size, value in _timed(name).items():
+            yield Pair(f"time to {key}", "ms", "vLLM", f"{at} {size}", value, ours[key].get(size))
+    theirs = crossing(_timed("Swap in + out"), _timed("Recompute"))
+    yield Pair("swapping is faster from", "slots in a block", "vLLM", f"{cfg.swap_tokens} tokens", theirs,
+               crossing(ours["swap"], ours["recompute"]))  # fmt: skip
 
 
 def why(sweep: Sweep) -> list[str]:
@@ -166,14 +175,14 @@ def _error(cfg: DictConfig) -> float:
 
 def _timed(name: str) -> dict[int, float]:
     """Milliseconds of Fig. 19a by block size."""
-    return {int(point[0]): point[1] for point in curve("fig19a", "opt_13b", name)}
+    return {int(point[0]): point[1] for point in curve("fig19a", TIMED, name)}
 
 
 def _times(ax: Axes, cfg: DictConfig) -> None:
     ours = times_of(cfg)
     for how, name in (("recompute", "Recompute"), ("swap", "Swap in + out")):
         ax.plot(SIZES, list(ours[how].values()), color=COLORS[how], marker="o", markersize=4, linewidth=1.9)
-        ax.plot(*_points("fig19a", "opt_13b", name), color=COLORS[how], marker="x", linestyle=(0, (4, 2)), alpha=0.75)
+        ax.plot(*_points("fig19a", TIMED, name), color=COLORS[how], marker="x", linestyle=(0, (4, 2)), alpha=0.75)
     _sizes(ax, SIZES)
     ax.set(title=f"A sequence of {cfg.swap_tokens} tokens", ylabel="swap in and out, or recompute, ms")
     ax.set_ylim(0)

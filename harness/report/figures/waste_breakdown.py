@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 from harness.published import load
 from harness.report.comparison import records
 from harness.report.figures import Pair
+from harness.report.paper import fig_2_applies
 from harness.report.style import frame, new_figure
 from harness.report.sweep import Sweep
 
@@ -33,7 +34,8 @@ def draw(sweep: Sweep) -> Figure | None:
     done = sweep.done[sweep.done["saturated_kv_used_pct"].notna()]
     if done.empty:
         return None
-    theirs, names = load("fig2")["values"], load("fig2")["buckets"]
+    theirs = load("fig2")["values"] if fig_2_applies(done["workload"]) else {}
+    names = load("fig2")["buckets"]
     fig = new_figure(10, 5.2)
     ax = fig.subplots()
     rows = records(done)
@@ -53,7 +55,8 @@ def draw(sweep: Sweep) -> Figure | None:
     title = (f"{best['label']} fills {best['saturated_kv_used_pct']:.0f} % of the KV cache with token states, "
              f"{least['label']} {least['saturated_kv_used_pct']:.0f} %")  # fmt: skip
     handles = [Patch(color=color, label=name) for color, name in zip(COLORS, names, strict=True)]
-    handles.append(Patch(facecolor="#cccccc", hatch="////", edgecolor="white", label="the paper, Fig. 2"))
+    if theirs:
+        handles.append(Patch(facecolor="#cccccc", hatch="////", edgecolor="white", label="the paper, Fig. 2"))
     caption = "Means over the time in which requests waited for memory."
     if done["repeats"].max() > 1:
         caption += f" Medians of {done['repeats'].max()} seeds; the line beside a bar spans their token states."
@@ -63,7 +66,7 @@ def draw(sweep: Sweep) -> Figure | None:
 def published(sweep: Sweep) -> Iterator[Pair]:
     """Each bucket of each bar, in % of the memory."""
     values, names = load("fig2")["values"], load("fig2")["buckets"]
-    for row in records(sweep.done):
+    for row in records(sweep.done) if fig_2_applies(sweep.done["workload"]) else ():
         for name, theirs, ours in zip(names, values.get(row["system"], ()), buckets(row), strict=False):
             yield Pair(name, "% of KV memory", row["system"], row["workload"], theirs, ours)
 

@@ -10,15 +10,16 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from harness.report.comparison import records
+from harness.report.looks import KINDS, Look, row_looks, system_looks
 from harness.report.page.bound import CAUSES, bound_over_time
 from harness.report.paper import FIG_2, fig_2_applies
-from harness.report.style import COLUMNS, looks, system_looks, times
+from harness.report.style import COLUMNS, times
 from harness.report.sweep import Sweep
 
 MOST = 24  # systems in a chart; more bars or lines than this can't be told apart
 POINTS = 300  # of a curve
 CAUSE_COLORS = dict(zip(CAUSES, ("#D55E00", "#CC79A7", "#E69F00", "#8C6D31", "#0072B2", "#bbbbbb"), strict=True))
-DASHES = ("solid", "dash", "dot", "dashdot")
+DASHES = dict(zip((hatch for _, hatch, _ in KINDS), ("solid", "dash", "dot", "dashdot"), strict=True))
 LATENCIES = (("ttft_ms", "time to first token, s", 1e3), ("tpot_ms", "time per further token, ms", 1.0),
              ("e2e_ms", "end to end, s", 1e3))  # fmt: skip
 
@@ -38,16 +39,17 @@ def charts(sweep: Sweep) -> Iterator[Chart]:
     rows = records(done)
     if not rows:
         return
-    style = system_looks(sweep.groups)
-    by_label = looks(done["label"]) if sweep.swept and len(done) <= len(DASHES) * 8 else {
-        row["label"]: style[row["system"]] for row in rows}  # fmt: skip
-    colors = {label: look.color for label, look in by_label.items()}
+    looks = row_looks(sweep.groups, sweep.swept)
     if len(rows) > 1:
-        yield _throughput(rows, colors)
+        yield _throughput(rows, looks)
     yield _books(sweep, rows)
-    yield _latencies(sweep, rows, colors)
-    yield _over_time(sweep, rows, colors)
+    yield _latencies(sweep, rows, looks)
+    yield _over_time(sweep, rows, looks)
     yield _bound(sweep, rows)
+
+
+def _line(look: Look) -> dict[str, Any]:
+    return {"color": look.color, "dash": DASHES[look.hatch]}
 
 
 def color_of(sweep: Sweep) -> dict[str, str]:
@@ -55,7 +57,7 @@ def color_of(sweep: Sweep) -> dict[str, str]:
     return {name: look.color for name, look in system_looks(sweep.groups).items()}
 
 
-def _throughput(rows: list[dict[str, Any]], colors: dict[str, str]) -> Chart:
+def _throughput(rows: list[dict[str, Any]], looks: dict[str, Look]) -> Chart:
     values = [row["output_throughput"] for row in rows]
     ratios = [times(row["output_throughput_x"]) if row["output_throughput_x"] == row["output_throughput_x"] else ""
               for row in rows]  # fmt: skip
@@ -68,7 +70,8 @@ def _throughput(rows: list[dict[str, Any]], colors: dict[str, str]) -> Chart:
         }  # fmt: skip
     labels = [row["label"] for row in rows]
     bars = go.Bar(y=labels, x=values, orientation="h", text=ratios, textposition="outside", cliponaxis=False,
-                  marker_color=[colors[label] for label in labels],
+                  marker_color=[looks[label].color for label in labels],
+                  marker_pattern_shape=[looks[label].hatch[:1] for label in labels],
                   hovertemplate="%{y}<br>%{x:,.1f} output tokens/s<extra></extra>", **spread)  # fmt: skip
     figure = go.Figure(bars, _layout(90 + 34 * len(rows), "output tokens per second", showlegend=False))
     figure.update_yaxes(autorange="reversed", automargin=True)
@@ -109,7 +112,7 @@ def _books(sweep: Sweep, rows: list[dict[str, Any]]) -> Chart:
                  figure)  # fmt: skip
 
 
-def _latencies(sweep: Sweep, rows: list[dict[str, Any]], colors: dict[str, str]) -> Chart:
+def _latencies(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look]) -> Chart:
     figure = make_subplots(1, len(LATENCIES), shared_yaxes=True, horizontal_spacing=0.03,
                            subplot_titles=[title for _, title, _ in LATENCIES])  # fmt: skip
     share = np.linspace(0, 100, POINTS)
@@ -120,7 +123,7 @@ def _latencies(sweep: Sweep, rows: list[dict[str, Any]], colors: dict[str, str])
             if len(values):
                 figure.add_scatter(
                     x=np.percentile(values, share), y=share, name=row["label"], legendgroup=row["label"],
-                    showlegend=column == 1, line_color=colors[row["label"]], row=1, col=column,
+                    showlegend=column == 1, line=_line(looks[row["label"]]), row=1, col=column,
                     hovertemplate="%{y:.0f} % of the requests within %{x:.3g}<extra>" + row["label"] + "</extra>",
                 )  # fmt: skip
     figure.update_layout(_layout(440, margin={"l": 10, "r": 20, "t": 110, "b": 45}))
@@ -129,7 +132,7 @@ def _latencies(sweep: Sweep, rows: list[dict[str, Any]], colors: dict[str, str])
                  "Click a system to hide it, twice to see it alone.", figure)  # fmt: skip
 
 
-def _over_time(sweep: Sweep, rows: list[dict[str, Any]], colors: dict[str, str]) -> Chart:
+def _over_time(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look]) -> Chart:
     panels = (("num_seqs", "requests in the batch"), ("waiting", "requests waiting"), ("used", "KV slots in use, %"))
     figure = make_subplots(len(panels), 1, shared_xaxes=True, vertical_spacing=0.08,
                            subplot_titles=[title for _, title in panels])  # fmt: skip
@@ -139,7 +142,7 @@ def _over_time(sweep: Sweep, rows: list[dict[str, Any]], colors: dict[str, str])
         for at, series in enumerate(values.T, 1):
             figure.add_scatter(
                 x=edges, y=[*series, series[-1]], name=row["label"], legendgroup=row["label"], showlegend=at == 1,
-                line={"color": colors[row["label"]], "shape": "hv", "width": 1.5}, row=at, col=1,
+                line=_line(looks[row["label"]]) | {"shape": "hv", "width": 1.5}, row=at, col=1,
                 hovertemplate="%{y:.4g} at %{x:.3g} s<extra>" + row["label"] + "</extra>",
             )  # fmt: skip
     figure.update_layout(_layout(680, margin={"l": 10, "r": 20, "t": 110, "b": 45}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import HarnessError
+from harness.names import model_name
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.latency.hardware import Hardware, load_hardware
 from harness.runner.latency.moves import MoveCosts
@@ -24,6 +26,7 @@ from harness.runner.model import read_config
 from harness.runner.pool import pool_slots
 
 PRESETS = Path(__file__).parent / "presets"
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def choose_latency(cfg: DictConfig) -> Any:
@@ -70,7 +73,7 @@ def mismatch(cfg: DictConfig, asked: Collection[str]) -> list[str]:
     if "device.latency" in asked or not isinstance(wanted, str) or not (PRESETS / f"{wanted}.yaml").is_file():
         return []
     chosen = [key for key in ("model", "device.hardware") if any(f"{name}.".startswith(f"{key}.") for name in asked)]
-    if not chosen or wanted.startswith(cfg.model.name.replace("_", "-")):
+    if not chosen or wanted.startswith(model_name(cfg.model).replace("_", "-")):
         return []
     them = " and ".join(chosen)
     return [f"step times are those of {wanted}, whatever {them} may be; device.latency=roofline goes by them"]
@@ -91,9 +94,7 @@ def simulated_slots(cfg: DictConfig) -> int:
     """
     per_slot = device_bytes = weight_bytes = 0
     if cfg.gpu_memory_utilization is not None or cfg.kv_bytes is not None:
-        weights, size = model_weights(cfg), 2
-        if cfg.device.hardware is not None:
-            size = hardware_of(cfg, "").element_bytes
+        weights, size = model_weights(cfg), element_bytes(cfg)
         per_slot = weights.slot_bytes(size)
         if cfg.gpu_memory_utilization is not None:
             machine = hardware_of(cfg, "gpu_memory_utilization")
@@ -115,7 +116,19 @@ def hardware_of(cfg: DictConfig, who: str) -> Hardware:
     if cfg.device.hardware is None:
         raise HarnessError(f"{who} needs device.hardware, for example device.hardware=a100_40gb")
     wanted = cfg.device.hardware
-    return load_hardware(wanted if isinstance(wanted, str) else OmegaConf.to_container(wanted))  # type: ignore[arg-type]
+    machine = load_hardware(wanted if isinstance(wanted, str) else OmegaConf.to_container(wanted))  # type: ignore[arg-type]
+    size = ELEMENT_BYTES.get(cfg.device.get("dtype"))
+    return replace(machine, element_bytes=size) if size else machine
+
+
+def element_bytes(cfg: DictConfig) -> int:
+    """Bytes of a weight, and of a number in the KV cache, on a simulated device.
+
+    They follow `device.dtype` as on a real one; `auto` is what the hardware says, and 2 where none is named.
+    """
+    if cfg.device.hardware is not None:
+        return hardware_of(cfg, "").element_bytes
+    return ELEMENT_BYTES.get(cfg.device.get("dtype"), 2)
 
 
 def _devices(cfg: DictConfig) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from typing import Any
 
 from harness.workload.readers.format import ABSENT, Choice, Columns
@@ -25,6 +27,9 @@ def exchange(turns: Any) -> tuple[Any, Any]:
 
     Turns that do not say whose they are are taken as `vllm bench` takes them: the first asks, the second answers.
     """
+    if isinstance(turns, str) and turns.lstrip().startswith("["):  # a cell of a table
+        with contextlib.suppress(ValueError, RecursionError):
+            turns = json.loads(turns)
     if not isinstance(turns, list):
         return ABSENT, ABSENT
     roles = [str(turn.get("from", turn.get("role", ""))).lower() if isinstance(turn, dict) else "" for turn in turns]

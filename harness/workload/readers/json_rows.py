@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, TextIO
@@ -12,6 +13,7 @@ from harness.workload.readers.format import ABSENT, Chunk, LeftOut, Unreadable
 
 _ROWS = 4_096  # in a chunk; rows with ids are large
 _READ = 1 << 20  # characters of an array read at once
+_SPACE = re.compile(r"[ \t\r\n]*")
 _SHOWN = 256  # values of a column that nobody asked for
 
 
@@ -90,30 +92,39 @@ def json_values(path: str, head: str, line: int, stream: TextIO, array: bool) ->
         WorkloadError: the text stops being JSON; names the line where the last element began.
     """
     decode = json.JSONDecoder(object_pairs_hook=_unique).raw_decode
-    text, read, first = head.lstrip()[1:] if array else head, _READ, True
+    text, at, read = head, _begin(head, 0) + array, _READ
+    after = ""  # the element or the comma that came last
     while True:
-        bare = text.lstrip(" \t\r\n")
-        if array and bare.startswith("]"):
+        begin, problem = _begin(text, at), ""
+        line, at = line + text.count("\n", at, begin), begin
+        if array and after != "comma" and text.startswith("]", at):
             return
-        comma = array and bare.startswith(",") and not first
-        begin = bare[1:].lstrip(" \t\r\n") if comma else bare
-        line += text.count("\n", 0, len(text) - len(begin))
-        problem = "a comma is missing" if array and not comma and not first and bare else ""
-        if begin and not problem:
+        if array and after == "element" and at < len(text):
+            if text[at] != ",":
+                raise WorkloadError(f"{path}:{line}: not a JSON array: a comma is missing")
+            at, after = at + 1, "comma"
+            continue
+        if at < len(text):
             try:
-                value, end = decode(begin)
-                if end < len(begin) or not array:  # at the very end a number might go on in what is not read yet
+                value, end = decode(text, at)
+                if end < len(text) or not array:  # at the very end a number might go on in what is not read yet
                     yield line, value
-                    line += begin.count("\n", 0, end)
-                    text, read, first = begin[end:], _READ, False
+                    line, at, read, after = line + text.count("\n", at, end), end, _READ, "element"
                     continue
             except (ValueError, RecursionError) as error:
-                problem = str(error)[:100]
-        more = "" if problem == "a comma is missing" else stream.read(read)
+                problem = getattr(error, "msg", str(error))[:100]
+        more = stream.read(read)
         if not more:
-            if not array and not begin:
+            if not array and at == len(text):
                 return
             kind = "a JSON array" if array else "JSON"
             raise WorkloadError(f"{path}:{line}: not {kind}: {problem or 'it does not end with a bracket'}")
-        # The comma stays until its element is whole. Reading doubles, so a broken file is scanned a few times only.
-        text, read = ("," if comma else "") + begin + more, read * 2
+        # Reading doubles, so a broken file is scanned a few times only.
+        text, at, read = text[at:] + more, 0, read * 2
+
+
+def _begin(text: str, at: int) -> int:
+    """Where the next thing begins that is no white space."""
+    found = _SPACE.match(text, at)
+    assert found is not None
+    return found.end()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from harness.workload.errors import WorkloadError
+from harness.workload.fields import OPTIONAL
 from harness.workload.readers.format import Format
 from harness.workload.readers.names import unit_of, words
 
@@ -20,6 +21,7 @@ _START = re.compile(
     rf"(timestamp|time|ts|t|(request|req|start|submit|submission|send|sent)_(at|time|timestamp|ts)){_UNIT}"
 )
 _SESSION = re.compile("(session|conversation|client|user|tenant|chat)(_id)?")
+_OURS = {field.name for field in OPTIONAL}
 TIMES = ("arrival_time", "arrival", "arrival_timestamp", "timestamp", "time", "request_time", "start_time")
 SHOWN = "a prompt's and an answer's length (input_len, prompt_tokens ...; output_len, completion_tokens ...)"
 
@@ -50,9 +52,10 @@ def plain(path: str, header: Sequence[str], named: Sequence[str]) -> Format | No
     arrival = having(_ARRIVAL, "arrival") or having(_START, "arrival")
     sessions = [name for name, text in spelt.items() if _SESSION.fullmatch(text)]
     columns = {"prompt_len": prompt or "", "output_len": output or ""}
+    columns |= {text: name for name, text in spelt.items() if text in _OURS}
     return Format(
         name="plain columns",
         required=tuple(name for name in (prompt, output) if name),
-        columns=columns | ({"session": sessions[0]} if len(sessions) == 1 else {}),
+        columns=({"session": sessions[0]} if len(sessions) == 1 else {}) | columns,
         times=((arrival, unit_of(arrival)),) if arrival else tuple((name, None) for name in TIMES),
     )

@@ -1,0 +1,18 @@
+"""Every key of the configuration, by its dotted name."""
+
+from harness.config.key import Key
+from harness.config.keys.plugins import PLUGINS
+from harness.config.keys.run import DEVICE, MODEL, RUN
+from harness.config.keys.tasks import TASKS
+from harness.config.keys.workload import WORKLOAD
+
+GROUPS = {
+    "A run": RUN,
+    "Device": DEVICE,
+    "Model": MODEL,
+    "Workload": WORKLOAD,
+    "Allocator, reservation and scheduler": PLUGINS,
+    "Experiments": TASKS,
+}
+KEYS: dict[str, Key] = {key.name: key for group in GROUPS.values() for key in group}
+SECTIONS = {name[:dot] for name in KEYS for dot, letter in enumerate(name) if letter == "."}  # keys that hold keys

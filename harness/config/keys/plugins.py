@@ -1,0 +1,73 @@
+"""The keys of the allocators and schedulers that come with the program.
+
+A class of one's own has the arguments of its constructor as its keys (`harness.config.plugins`); nothing here holds for
+it. What only a constructor can judge, such as a power of two or a share of its pool, is left to it.
+"""
+
+from __future__ import annotations
+
+from harness.config.key import Key, When, at, where, without
+from harness.config.keys.run import SEED, SIMULATED
+from harness.config.kinds import Choice, Either, Number, Spec, Switch, Text, Whole
+
+# Where the classes of a group lie that come with the program.
+HOME = {"allocator": "allocators.", "reservation": "schedulers.", "scheduler": "schedulers."}
+
+TARGET = Text("the dotted name of a class")
+SLOTS = Whole(0, 2**31 - 1)
+SIZE = Whole(1, 2**31 - 1)
+BLOCK = Whole(None, 256, "a power of two from 1 to 256")
+SHARE = Number(least=0, below=1)
+ON_DEMAND = where("reservation._target_", "schedulers.reservation.on_demand")
+BY_LENGTH = When("where something goes by the length of answers", lambda values: (
+    at(values, "scheduler.policy") == "shortest_first" or at(values, "scheduler.bucket_by") == "output"
+    or at(values, "scheduler.samples") is not None))  # fmt: skip
+PLUGINS = [
+    Key("allocator._target_", TARGET, "the class: one that comes with the program or your own", needed=True),
+    Key("reservation._target_", Text("the dotted name of a function"), "slots promised at admission", needed=True),
+    Key("scheduler._target_", TARGET, "the class: one that comes with the program or your own", needed=True),
+    Key("allocator.block_size", BLOCK, "slots in a block", "slots"),
+    Key("allocator.enable_prefix_caching", Switch(), "keep full blocks and share them between sequences that begin "
+        "alike"),
+    Key("allocator.freed_blocks", Choice("front", "back"), "where freed blocks without content join the free list"),
+    Key("allocator.host_slots", SLOTS, "size of the host pool that sequences are swapped to", "slots",
+        when=(where("scheduler.preemption", "swap"),)),
+    Key("allocator.fit", Choice("slab", "first_fit", "best_fit"), "where an extent is placed; slab = equal lanes"),
+    Key("allocator.lane_slots", Either(SIZE, Choice("longest")), "length of a slab's lane; null = max_model_len, "
+        "longest = that of the workload's longest request", "slots", null=True,
+        when=(where("allocator.fit", "slab"),)),
+    Key("allocator.compaction", Choice("never", "on_refusal"), "slide extents together when no hole is long enough"),
+    Key("allocator.growth", SLOTS, "by how much a full extent is lengthened; 0 = never", "slots"),
+    Key("allocator.page_size", BLOCK, "slots that are taken, compared and evicted together", "slots"),
+    Key("allocator.page_bytes", Whole(1, 2**40), "size of a page group of K or V of one layer", "bytes", null=True,
+        when=(without("allocator.page_tokens"),)),
+    Key("allocator.page_tokens", SIZE, "the same in tokens; wins over `page_bytes`", "tokens", null=True),
+    Key("allocator.map_us", Number(least=0), "time to map a page group; null = 8.6, from 2 MiB on 40", "µs", null=True,
+        when=(SIMULATED,)),
+    Key("allocator.background", Switch(), "map page groups for the next tokens beside the step before"),
+    Key("allocator.deferred", Switch(), "page groups of a freed sequence stay mapped for the next one"),
+    Key("scheduler.max_num_seqs", SIZE, "most sequences, or lanes, in a batch", "sequences"),
+    Key("scheduler.max_num_batched_tokens", SIZE, "most tokens computed in a step", "tokens"),
+    Key("scheduler.chunked_prefill", Switch(), "whether a prompt may be computed in pieces"),
+    Key("scheduler.watermark", SHARE, "share of the pool that an admission leaves free while others run",
+        when=(ON_DEMAND,)),
+    Key("scheduler.preemption", Choice("recompute", "swap"), "what becomes of a preempted sequence"),
+    Key("scheduler.prefill_first", Switch(), "whether a step with new prompts computes prompts only"),
+    Key("scheduler.policy", Choice("fcfs", "priority", "shortest_first", "longest_prefix"), "who is admitted first"),
+    Key("scheduler.length_predictor", Spec(("oracle", "history"), {"noisy": ("SIGMA", Number(least=0))}),
+        "who tells how long answers will be", when=(BY_LENGTH,)),
+    Key("scheduler.seed", SEED, "of what the scheduler draws"),
+    Key("scheduler.max_wait_s", Number(least=0), "how long the oldest request may wait for a fuller batch", "s"),
+    Key("scheduler.compute_finished", Switch(), "whether finished lanes go on being computed"),
+    Key("scheduler.bucket_by", Choice("prompt", "output"), "in which length the requests of a batch are alike"),
+    Key("scheduler.long_prefill_token_threshold", SLOTS, "most tokens of one sequence in a step while others are "
+        "there; 0 = no limit", "tokens"),
+    Key("scheduler.scheduler_reserve_full_isl", Switch(),
+        "whether all tokens of a sequence must fit before a piece of it is admitted"),
+    Key("scheduler.version", Choice("0.33", "0.19"), "whose rules, vLLM's"),
+    Key("scheduler.promise", Choice("max_tokens", "exact", "pow2", "max_model_len"), "how long a sequence may get"),
+    Key("scheduler.reserved", SHARE, "share of the pool that drawn futures may not use"),
+    Key("scheduler.samples", Whole(1, 100_000), "futures drawn in a step"),
+    Key("scheduler.window", SIZE, "answers remembered"),
+    Key("scheduler.initial_output_len", SIZE, "length of the answers remembered before there are any", "tokens"),
+]  # fmt: skip

@@ -1,0 +1,73 @@
+"""`experiments/KEYS.md`: every key with what it may be, made from where it is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from harness.config.key import Key
+from harness.config.keys import GROUPS
+from harness.config.keys.plugins import HOME
+from harness.installation import EXPERIMENTS
+
+FILE = EXPERIMENTS / "KEYS.md"
+INTRODUCTION = """# Every key
+
+Made by `python -m harness.config` from the schema in `harness/config/keys`, which checks each job before any work: a
+wrong value is answered with exit code 2, for every job of a sweep before its first one. Set them as `key=value`;
+`python -m harness --cfg job` prints what they are without that.
+
+- True or false may be written as YAML does: `true`, `on`, `yes`, `y` or `false`, `off`, `no`, `n`, in any capitals.
+- A whole number may be written as `12e9`. Where null is allowed it means "not set".
+- `workload=…`, `allocator=…`, `reservation=…`, `scheduler=…`, `model=…`, `device=…`, `server=…`, `system=…` and
+  `experiment=…` choose a file of that folder, which sets many keys; `system=null` chooses none.
+- A class of your own (`allocator._target_`, `scheduler._target_`) has the arguments of its constructor as its keys,
+  with what their annotations say. The tables below hold for those that come with the program.
+- A key that you set and that has no effect (last column) is said in a warning; the run goes on.
+"""
+
+
+def text() -> str:
+    """The whole file."""
+    lines = [INTRODUCTION]
+    for title, keys in GROUPS.items():
+        lines += [f"## {title}", "", "| key | values | unit | what it is | counts only |", "|---|---|---|---|---|"]
+        lines += [_row(key) for key in keys]
+        lines += ["", *_classes(title)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def write() -> Path:
+    """Write the file anew."""
+    FILE.write_text(text(), encoding="utf-8")
+    return FILE
+
+
+def _row(key: Key) -> str:
+    cells = (f"`{key.name}`", f"{key.kind}" + (", or null" if key.null else ""), key.unit, key.about,
+             " and ".join(when.text for when in key.when))  # fmt: skip
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _classes(title: str) -> Iterator[str]:
+    """Which of the keys of allocators and schedulers each class takes, as its constructor says."""
+    if not title.startswith("Allocator"):
+        return
+    from harness.config import plugins
+    from harness.mistakes import locate
+
+    yield from ("| class | keys |", "|---|---|")
+    for group in HOME:
+        targets = {_target(path) for path in sorted((EXPERIMENTS / group).glob("*.yaml"))} - {None}
+        for target in sorted(map(str, targets)):
+            takes = plugins.arguments(locate(target, group))
+            yield f"| `{target}` | {', '.join(f'`{name}`' for name in takes) or '–'} |"
+    yield ""
+
+
+def _target(path: Path) -> str | None:
+    values: Any = OmegaConf.to_container(OmegaConf.load(path))
+    return values.get("_target_") if isinstance(values, Mapping) else None

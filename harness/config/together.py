@@ -1,0 +1,89 @@
+"""What keys may be together: rules that the configuration alone decides, so that they are told before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from harness.config.key import Values, at
+from harness.config.keys.run import MOST_SLOTS
+from harness.errors import HarnessError
+
+
+def together(values: Values) -> list[str]:
+    """The mistakes in a configuration whose keys are all well by themselves."""
+    return [said for rule in RULES for said in rule(values)]
+
+
+def _pool(values: Values) -> Iterator[str]:
+    slots = values["kv_slots"]
+    if slots is None and values["kv_bytes"] is None and values["gpu_memory_utilization"] is None:
+        yield "kv_slots=None: one of kv_slots, kv_bytes and gpu_memory_utilization must say how large the KV pool is"
+    if slots is not None and slots > MOST_SLOTS:
+        size = _slot_bytes(values)
+        would = f"; so many would take {slots * size / 1e9:,.0f} GB" if size else ""
+        yield f"kv_slots={slots}: kv_slots must be a whole number from 1 to 2**31 - 1{would}"
+
+
+def _slot_bytes(values: Values) -> int | None:
+    """Of K and V of one token, in two bytes a number at least; None where the model's file would have to be read."""
+    config = at(values, "model.config")
+    if at(values, "model.path") is not None or not isinstance(config, Mapping) or "hidden_size" not in config:
+        return None
+    from harness.runner.latency.weights import weights_of
+
+    return weights_of(config).slot_bytes(4 if at(values, "device.dtype") == "float32" else 2)
+
+
+def _clock(values: Values) -> Iterator[str]:
+    clock, kind = values["clock"], at(values, "device.kind")
+    if clock != "auto" and (clock == "virtual") != (kind == "simulated"):
+        right = "virtual" if kind == "simulated" else "measured or wall"
+        yield f"clock={clock} does not go with device.kind={kind}; there clock must be auto, {right}"
+
+
+def _simulated(values: Values) -> Iterator[str]:
+    if at(values, "device.kind") == "simulated":
+        if at(values, "device.latency") is None:
+            yield "device.latency is null: a simulated device needs a latency model, such as device.latency=roofline"
+        return
+    for key in ("async_scheduling", "compiled"):
+        if at(values, f"simulation.{key}"):
+            yield f"simulation.{key}=true needs a simulated device: device=simulated"
+
+
+def _workload(values: Values) -> Iterator[str]:
+    """A search sets the arrivals itself, so only what is served as it stands is looked at."""
+    if values["task"] != "harness.job.serve":
+        return
+    from harness.workload.settings import parse_settings
+
+    try:
+        parse_settings(values["workload"])
+    except HarnessError as error:
+        yield str(error)
+
+
+def _heads(values: Values) -> Iterator[str]:
+    config: Any = at(values, "model.config")
+    if at(values, "model.path") is not None or not isinstance(config, dict):
+        return
+    heads, kv_heads = config.get("num_attention_heads"), config.get("num_key_value_heads")
+    if heads and kv_heads and heads % kv_heads:
+        yield (f"model.config.num_key_value_heads={kv_heads}: model.config.num_attention_heads={heads} must be a "
+               "multiple of it")  # fmt: skip
+    if heads and config.get("hidden_size") and not config.get("head_dim") and config["hidden_size"] % heads:
+        yield (f"model.config.num_attention_heads={heads}: model.config.hidden_size={config['hidden_size']} must be a "
+               "multiple of it, or model.config.head_dim be set")  # fmt: skip
+
+
+def _choices(values: Values) -> Iterator[str]:
+    """Names that another key lists."""
+    from harness.mistakes import nearest
+
+    for key, among in (("part", "parts"), ("case", "cases"), ("lengths", "lengths_of")):
+        if key in values and among in values and values[key] not in values[among]:
+            yield f"{key}={values[key]}: {among} has no such name{nearest(values[key], list(values[among]))}"
+
+
+RULES: tuple[Callable[[Values], Iterator[str]], ...] = (_pool, _clock, _simulated, _workload, _heads, _choices)

@@ -1,0 +1,107 @@
+"""How systems are drawn: a system has one colour, in every figure of every report, whatever stands beside it.
+
+Colours can be told apart by colour-blind readers; of systems with the same colour in one figure, dashes, hatches and
+markers differ, so that a grey print can be read, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.colors import to_hex, to_rgb
+
+# Okabe and Ito's, black and brown, and three of Paul Tol's muted ones.
+BLUE, VERMILION, GREEN, PINK, AMBER, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
+BLACK, BROWN, INDIGO, WINE, OLIVE = "#222222", "#8C6D31", "#332288", "#882255", "#999933"
+PALETTE = (BLUE, VERMILION, GREEN, PINK, AMBER, SKY, BLACK, BROWN, INDIGO, WINE, OLIVE)
+KINDS = (("-", "", "o"), ((0, (4, 1.5)), "////", "s"), ((0, (1, 1.2)), "....", "^"), ((0, (5, 1, 1, 1)), "xxxx", "D"))
+
+# Those that many reports have. Any other has the colour that a digest of its name says.
+OWN: dict[str, tuple[str, int]] = {
+    "vLLM": (BLUE, 0),
+    "continuous + paged(on_demand)": (BLUE, 1),
+    "vLLM v1": (INDIGO, 0),
+    "vllm_v1 + paged(on_demand)": (INDIGO, 1),
+    "continuous + paged(on_demand) + prefix cache": (SKY, 1),
+    "vAttention": (WINE, 0),
+    "Orca (Max)": (VERMILION, 0),
+    "Orca (Pow2)": (AMBER, 0),
+    "Orca (Oracle)": (GREEN, 0),
+    "FasterTransformer": (BROWN, 1),
+    "static + contiguous(max_model_len)": (BROWN, 0),
+    "static + paged(on_demand)": (SKY, 0),
+    "continuous + contiguous(max_model_len)": (PINK, 0),
+    "continuous + radix(on_demand)": (OLIVE, 0),
+    "vllm_v1 + radix(on_demand)": (OLIVE, 1),
+    "continuous sarathi + paged(on_demand)": (GREEN, 1),
+    "Ideal": (BLACK, 0),
+}
+
+
+class Look(NamedTuple):
+    """How a system is drawn.
+
+    Attributes:
+        color: of lines and areas.
+        dash: of lines, as matplotlib has it.
+        hatch: of areas.
+        marker: of points.
+    """
+
+    color: str
+    dash: Any = KINDS[0][0]
+    hatch: str = ""
+    marker: str = "o"
+
+
+def color_of(system: str) -> str:
+    """The colour of a system; one that is told apart from its like (`vLLM [max_num_seqs=4]`) has theirs."""
+    name = system.partition(" [")[0]
+    return OWN[name][0] if name in OWN else PALETTE[crc32(name.encode()) % len(PALETTE)]
+
+
+def looks(systems: Iterable[str]) -> dict[str, Look]:
+    """A look for each of the systems of a figure: its colour, and where others have that too, a kind of its own."""
+    found: dict[str, Look] = {}
+    taken: dict[str, set[int]] = {}
+    for name in sorted(set(systems), key=lambda name: (name not in OWN, name)):
+        color = color_of(name)
+        kinds = taken.setdefault(color, set())
+        free = [kind for kind in range(len(KINDS)) if kind not in kinds] or [len(name) % len(KINDS)]
+        kind = OWN[name][1] if name in OWN else free[0]
+        kinds.add(kind)
+        found[name] = Look(color, *KINDS[kind])
+    return found
+
+
+def system_looks(groups: pd.DataFrame) -> dict[str, Look]:
+    """The look of each system of a comparison."""
+    return looks(groups["system"].astype(str))
+
+
+def row_looks(groups: pd.DataFrame, swept: list[str]) -> dict[str, Look]:
+    """The look of each row, by its label: its system's, lighter from one point of the sweep to the next."""
+    style = system_looks(groups)
+    points = list(zip(*(groups[name].astype(str) for name in swept), strict=True)) or [()] * len(groups)
+    at = {point: number for number, point in enumerate(dict.fromkeys(points))}
+    named = zip(groups["label"], groups["system"].astype(str), points, strict=True)
+    return {label: shaded(style[system], at[point], len(at)) for label, system, point in named}
+
+
+def shaded(look: Look, number: int, count: int) -> Look:
+    """One of `count` variants of a look: the first as it is, the last two thirds of the way to white."""
+    if count < 2:
+        return look
+    pale = 0.66 * number / (count - 1)
+    red, green, blue = (part + (1 - part) * pale for part in to_rgb(look.color))
+    color = to_hex((red, green, blue))
+    return look._replace(color=color, dash=KINDS[number % len(KINDS)][0]) if number else look
+
+
+def ramp(count: int) -> list[str]:
+    """Colours for values in order (rates, sizes), which belong to no system: dark to light in a grey print, too."""
+    return [to_hex(colormaps["cividis"](0.05 + 0.85 * at / max(count - 1, 1))) for at in range(count)]
