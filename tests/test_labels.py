@@ -21,6 +21,14 @@ class Paged(allocators.paged.Paged):
     """Somebody's own, called as ours is."""
 
 
+class Handing(allocators.paged.Paged):
+    """One that hands on what it does not name."""
+
+    def __init__(self, capacity: int, max_model_len: int, mine: int = 3, **more: Any) -> None:
+        super().__init__(capacity, max_model_len, **more)
+        self.mine = mine
+
+
 @pytest.fixture(scope="module")
 def vllm() -> DictConfig:
     return composed(["system=vllm"])
@@ -59,6 +67,10 @@ def test_every_published_system_can_be_set_up() -> None:
         ({"scheduler.chunked_prefill": True}, "continuous sarathi + paged(on_demand)"),
         ({"reservation._target_": "schedulers.reservation.pow2"}, "continuous + paged(pow2)"),
         ({"allocator._target_": "tests.test_labels.Paged"}, "continuous + tests.test_labels.Paged(on_demand)"),
+        (
+            {"allocator._target_": "tests.test_labels.Handing", "allocator.block_size": 32, "allocator.mine": 4},
+            "continuous + tests.test_labels.Handing(on_demand) [block_size=32, mine=4]",
+        ),
         ({"allocator._target_": "no.such.module.Paged"}, "continuous + no.such.module.Paged(on_demand)"),
         ({"scheduler._target_": "mine.continuous.Continuous"}, "mine.continuous.Continuous + paged(on_demand)"),
         ({"label": "ours"}, "ours"),
