@@ -73,7 +73,8 @@ class Allocator(ABC):
                 raise ValueError(f"{key} must be a positive whole number of tokens, got {value!r}")
         self.capacity = capacity
         self.max_model_len = max_model_len
-        width = -(-max_model_len // self.block_size) if self.block_size else 1
+        longest = min(max_model_len, capacity)  # no sequence lies in more slots than there are
+        width = -(-longest // self.block_size) if self.block_size else 1
         self.tables = np.full((64, width), -1, dtype=np.int32)
         self._free_rows = list(range(63, -1, -1))
         self._dirty: set[int] = set()

@@ -41,7 +41,7 @@ def test_a_label_says_what_was_changed_on_the_command_line() -> None:
 def test_an_order_of_ones_own_is_named_by_its_class() -> None:
     cfg = composed(["scheduler.policy={_target_: tests.schedulers.test_orders.Aging}"])
     assert type(build_scheduler(cfg, 320).order).__name__ == "Aging"
-    assert label(cfg) == "continuous aging + paged(on_demand)"
+    assert label(cfg) == "continuous tests.schedulers.test_orders.Aging + paged(on_demand)"
 
 
 @pytest.mark.parametrize(
