@@ -12,15 +12,23 @@ and write where the sequence lies into its row of `tables` (`set_row`). Everythi
 are admitted as a whole, refusals that change nothing, the books and the errors for a misuse, is done here.
 A call that answers "refused" has changed nothing.
 
-A placement that lets sequences share slots says three things more: `lookup` (what of a sequence is there already; its
-`place` then finds `holder.stored` set to that), `shared` (which of its slots others hold too) and `cached_spans`. One
-whose forks share sets `forks_share` and writes `fork`; one that can put sequences into host memory writes `swap`.
+A placement that lets sequences share slots sets `shares` and says three things more: `lookup` (what of a sequence is
+there already; its `place` then finds `holder.stored` set to that), `shared` (which of its slots others hold too) and
+`cached_spans`. One whose forks share sets `forks_share` and writes `fork`; one that can put sequences into host memory
+writes `swap`.
+
+Layers may keep different tokens: all, those of a window or a chunk, or a state of fixed size (`Kept`). A placement that
+takes no `layout` keeps every token in every layer; its books say what no layer reads again. One that knows better takes
+`layout` (a `KVLayout`) and hands `layout.kept` on to `Allocator.__init__`. Then it counts in the units of the layout
+(bytes), has a table for each group of layers (`group_tables`, see `Grid`) and says two things more: `occupied` (what of
+a sequence lies where, by group) and `trim` (give back what no layer reads again, asked before it grows).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,49 +41,93 @@ from allocators.books import (
     Growth,
     Hit,
     Holder,
+    LayoutBooks,
     Move,
     spans_from,
     split,
     unheld_columns,
 )
+from allocators.layout import SLOT, Kept, KVLayout
+from allocators.ledger import Ledger, Part, behind, in_sum
 
 __all__ = [
-    "NO_HIT", "NO_KEYS", "Allocator", "AllocatorError", "Ask", "Books", "Growth", "Hit", "Holder", "Move", "split",
+    "NO_HIT", "NO_KEYS", "Allocator", "AllocatorError", "Ask", "Books", "Grid", "Growth", "Hit", "Holder", "KVLayout",
+    "Kept", "LayoutBooks", "Move", "Part", "split",
 ]  # fmt: skip
+
+
+class Grid(NamedTuple):
+    """Where the entries of a group's table point to, in units.
+
+    Attributes:
+        block_size: tokens in a block; 0 = an entry is where an extent starts, in tokens.
+        stride: units from one block to the next.
+        origin: where block 0, or token 0, lies.
+        ring: tokens after which an extent begins again; 0 = never.
+    """
+
+    block_size: int
+    stride: int = 1
+    origin: int = 0
+    ring: int = 0
+
+
+def _width(grid: Grid, kept: Kept, capacity: int, max_model_len: int) -> int:
+    """Columns of a group's table: as long as a sequence may get, or as a pool can hold that gives nothing back."""
+    longest = max_model_len if kept.reach else min(max_model_len, capacity)
+    return -(-longest // grid.block_size) if grid.block_size else 1
 
 
 class Allocator(ABC):
     """The base of every allocator: the ledger, the rows and the books; subclasses place slots.
 
     Args:
-        capacity: slots in the pool, > 0.
+        capacity: slots in the pool (units, where layers keep different tokens), > 0.
         max_model_len: longest sequence that may be stored, in tokens, > 0.
+        kept: what each group of layers keeps; by default one group that keeps all, in slots.
+        grids: where the entries of each group's table point to; by default blocks, or extents, of `block_size` tokens.
 
     Attributes:
         block_size: slots in a block, or 0 where a sequence is one extent (its row holds the start slot).
         tables: ``[rows, width]`` int32, one row per admitted sequence; rows are reused, the array may be replaced by a
             larger one.
+        group_tables: such a table for each group; `tables` is the first. A sequence has the same row in all.
         grows: False where a placement cannot widen a sequence (then `on_demand` makes no sense with it).
+        reserves: False where it keeps no promise (then only `on_demand` makes sense).
+        shares: whether sequences may come to hold the same slots because `lookup` found them; by default, whether there
+            is a `lookup`.
         can_fork: whether `fork` may be called.
         forks_share: whether `fork` of a sequence without a promise shares its slots, so that it takes none.
         host_capacity: slots of the host pool that `swap` moves sequences to; 0 = it can't.
+        grain: units that are handed out together: a block, or 1.
+        total: what the books sum to, in the units of the layout.
     """
 
     block_size: int = 0
     grows: bool = False
+    reserves: bool = True
+    shares: bool = False
     can_fork: bool = True
     forks_share: bool = False
     host_capacity: int = 0
 
-    def __init__(self, capacity: int, max_model_len: int) -> None:
+    def __init__(self, capacity: int, max_model_len: int, kept: Sequence[Kept] = (SLOT,),
+                 grids: Sequence[Grid] | None = None) -> None:  # fmt: skip
         for key, value in (("capacity", capacity), ("max_model_len", max_model_len)):
             if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
                 raise ValueError(f"{key} must be a positive whole number of tokens, got {value!r}")
-        self.capacity = capacity
+        self.capacity = self.total = capacity
         self.max_model_len = max_model_len
-        longest = min(max_model_len, capacity)  # no sequence lies in more slots than there are
-        width = -(-longest // self.block_size) if self.block_size else 1
-        self.tables = np.full((64, width), -1, dtype=np.int32)
+        self.kept = tuple(kept)
+        self.grain = self.block_size or 1
+        self.grids = tuple(grids or [Grid(self.block_size, self.grain * max(each.token_units, 1)) for each in kept])
+        widths = [_width(grid, each, capacity, max_model_len) for grid, each in zip(self.grids, kept, strict=True)]
+        self.group_tables = [np.full((64, width), -1, dtype=np.int32) for width in widths]
+        self.tables = self.group_tables[0]
+        self.shares = type(self).shares or type(self).lookup is not Allocator.lookup
+        self._ledger = None if self.kept == (SLOT,) else Ledger(self.kept)
+        self._by_layer = self._ledger is not None  # whether layers keep different tokens
+        self.can_fork = self.can_fork and not self._by_layer
         self._free_rows = list(range(63, -1, -1))
         self._dirty: set[int] = set()
         self._moves: list[Move] = []
@@ -112,7 +164,43 @@ class Allocator(ABC):
 
     @abstractmethod
     def spans(self, holder: Holder) -> list[tuple[int, int]]:
-        """(first slot, slots) of each run that `holder` holds, in token order."""
+        """(first slot, slots) of each run that `holder` holds, in token order, group after group."""
+
+    # ---- where layers keep different tokens -----------------------------------------------------------------------
+
+    def serve(self, layout: KVLayout, total: int) -> None:
+        """Keep the tokens of a model with that layout, which this placement was made without: all, in every layer.
+
+        Args:
+            total: units of the layout in the pool, what is left of it behind the last slot included.
+
+        Raises:
+            ValueError: it has states, for which this placement has no room.
+        """
+        if layout.state_bytes:
+            raise ValueError(f"{type(self).__name__} keeps tokens in slots and has no room for the states of recurrent "
+                             "layers")  # fmt: skip
+        kept = layout.kept
+        if kept != (SLOT,):
+            self.kept, self.total, self._by_layer = kept, total, True
+
+    def occupied(self, holder: Holder) -> Sequence[Part]:
+        """What of `holder` its units can hold, by group. By default its first tokens, as many in each group."""
+        states = sum([kept.state_units for kept in self.kept])
+        tokens = (holder.held - states) // max(sum([kept.token_units for kept in self.kept]), 1)
+        return [
+            Part(0, 0, kept.state_units, 1) if kept.state_units else Part(0, tokens, tokens * kept.token_units)
+            for kept in self.kept
+        ]
+
+    def trim(self, holder: Holder) -> int:
+        """Give back what no layer will read again now that `holder.stored` tokens are there; the units given back."""
+        return 0
+
+    def unread(self, kept: Kept) -> int:
+        """Slots of live sequences whose tokens no layer of a group will read again (each counted once)."""
+        live = [holder.stored for holder in self._holders.values() if not holder.finished]
+        return int(behind(kept, np.array(live, dtype=np.int64)).sum())
 
     # ---- what schedulers call --------------------------------------------------------------------------------------
 
@@ -146,11 +234,13 @@ class Allocator(ABC):
                 for placed in reversed(seqs[:i]):  # so that rows and slots lie in the order they lay before
                     self._close(placed)
                 return None
-            if type(held) is not int or held < need:
+            if type(held) is not int or (held < need and self._ledger is None):
                 raise AllocatorError(f"{type(self).__name__}.place must return {need} slots or more, not {held!r}")
             holder.held = holder.room = held
             holder.promise, holder.final = ask.promise, ask.final
             self._enter(holder)
+            if self._ledger is not None:
+                self._tell(holder, need)
         return ask.hit.tokens
 
     def lacks(self, ask: Ask) -> bool:
@@ -164,8 +254,10 @@ class Allocator(ABC):
     def grow(self, holder: Holder, tokens: int) -> int:
         """Room for `tokens` tokens in all. Skip the call while ``holder.room >= tokens``.
 
+        What no layer will read again is given back first, and stays so when it is refused.
+
         Returns:
-            The new room in slots, or 0 when refused.
+            The new room in tokens, or 0 when refused.
 
         Raises:
             AllocatorError: the sequence holds nothing or is finished, or would pass `max_model_len`.
@@ -175,6 +267,8 @@ class Allocator(ABC):
             raise AllocatorError(f"{holder.name} is finished and can't grow")
         if tokens > self.max_model_len:
             raise AllocatorError(f"{holder.name} grows to {tokens} tokens, past max_model_len={self.max_model_len}")
+        if self._ledger is not None:
+            return self._grow_by_layer(holder, tokens)
         if tokens <= holder.room:
             return holder.room
         added = self.widen(holder, tokens)
@@ -193,24 +287,33 @@ class Allocator(ABC):
         self._shift(before, split(holder))
         return holder.room
 
+    def give_back(self, holder: Holder) -> None:
+        """Give back what no layer will read again of `holder`, as `grow` does before it asks for more."""
+        if self._ledger is not None:
+            holder.held -= self.trim(holder)
+            self._tell(holder, holder.stored)
+
     def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
         """Up to `rounds` further steps of one token for every sequence: `grow` in order, then `commit`, each time.
 
         Ends before the first step in which somebody is refused room (who asked before may have got it), or in which
         slots would have to be moved or a step delayed: that is timed in a step of its own.
         """
-        if min([seq.room - seq.stored for seq in seqs]) >= rounds <= min([seq.final - seq.stored for seq in seqs]):
+        if not self._by_layer and (
+            min([seq.room - seq.stored for seq in seqs]) >= rounds <= min([seq.final - seq.stored for seq in seqs])
+        ):
             self.commit(seqs, [rounds] * len(seqs))
             return Growth(rounds, [])
-        ones, shifts, before = [1] * len(seqs), list[tuple[int, ...]](), self._books(None)
+        ones, shifts, before = [1] * len(seqs), list[tuple[int, ...]](), self._held()
         for done in range(rounds):
             for seq in seqs:
                 if seq.stored >= seq.room and not self.grow(seq, seq.stored + 1):
                     return Growth(done, shifts)
             self.commit(seqs, ones)
-            after = self._books(None)
-            expected = before._replace(used=before.used + len(seqs), reserved=before.reserved - len(seqs))
-            shifts.append((done, *(new - old for new, old in zip(after[:6], expected, strict=False))))
+            after = self._held()
+            before[0] += len(seqs)
+            before[2] -= len(seqs)
+            shifts.append((done, *[new - old for new, old in zip(after, before, strict=True)]))
             before = after
         return Growth(rounds, shifts)
 
@@ -219,6 +322,10 @@ class Allocator(ABC):
 
         Their room was granted before. What is committed may be relied on by whatever is admitted next.
         """
+        if self._ledger is not None:
+            for holder, count in zip(seqs, counts, strict=True):
+                holder.stored += count
+            return
         if counts.count(1) == len(seqs) and self._store(seqs, 1):
             return
         within_final = sum(counts)
@@ -286,6 +393,9 @@ class Allocator(ABC):
             self._close(holder)
         elif holder.finished:
             raise AllocatorError(f"{holder.name} is held as finished already")
+        elif self._ledger is not None:
+            holder.finished = True
+            self._ledger.tell(holder, self.occupied(holder))
         else:
             live, _ = self.shared(holder)
             self._leave(holder)
@@ -306,6 +416,19 @@ class Allocator(ABC):
             False when there is no room (nothing changed).
         """
         return False
+
+    @property
+    def by_slot(self) -> bool:
+        """Whether a sequence lies in the same slots for all layers, whatever they keep of it."""
+        return self._ledger is None
+
+    @property
+    def refusals_last(self) -> bool:
+        """Whether who is refused room now is refused as long as the others do nothing but decode.
+
+        Not where what they give back, or a prefix that they compute, might let it in.
+        """
+        return not self.shares and type(self).trim is Allocator.trim
 
     @property
     def host_used(self) -> int:
@@ -338,8 +461,10 @@ class Allocator(ABC):
         """Have at least `rows` rows in `tables`, so that the array is not replaced before more are needed."""
         have = len(self.tables)
         if rows > have:
-            more = np.full((rows - have, self.tables.shape[1]), -1, dtype=np.int32)
-            self.tables = np.vstack([self.tables, more])
+            for at, table in enumerate(self.group_tables):
+                more = np.full((rows - have, table.shape[1]), -1, dtype=np.int32)
+                self.group_tables[at] = np.vstack([table, more])
+            self.tables = self.group_tables[0]
             self._free_rows = [*range(rows - 1, have - 1, -1), *self._free_rows]
 
     def take_dirty(self) -> list[int]:
@@ -369,6 +494,8 @@ class Allocator(ABC):
     @property
     def unheld(self) -> int:
         """Slots that no sequence holds, wherever they lie (cached ones and the pool's remainder included)."""
+        if self._ledger is not None:
+            return self.capacity - self._ledger.held + self.saved_slots
         return self.capacity - self._used - self._reserved - self._over - self._rounding - self._finished
 
     @property
@@ -381,18 +508,64 @@ class Allocator(ABC):
         """Every sequence that holds slots, finished lanes of a static batch included."""
         return list(self._holders.values())
 
-    def memory(self, blocked: Ask | None = None) -> Books:
-        """The books now, in O(1). `blocked` is what the queue's head was refused for lack of memory."""
-        return self._books(blocked.slots if blocked else None)
+    def memory(self, blocked: Ask | None = None) -> Books | LayoutBooks:
+        """The books now, in O(1); in O(sequences) and in the units of the layout where layers keep different tokens.
+
+        Args:
+            blocked: what the queue's head was refused for lack of memory.
+        """
+        if not self._by_layer:
+            return self._books(blocked.slots if blocked else None)
+        groups = self.group_books()
+        held, cached = sum([sum(columns) for columns in groups]), sum([columns[5] for columns in groups])
+        asked = None if blocked is None else self.asked(blocked)
+        return in_sum(groups, cached, unheld_columns(self.total - held + cached, cached, asked))
+
+    def group_books(self) -> list[list[int]]:
+        """What is held and cached for each group of layers, in the order of `LayoutBooks.held`."""
+        if self._ledger is not None:
+            return self._ledger.books()
+        used, *others = self._books(None)[:6]
+        return [
+            [size * (used - unread), *[size * slots for slots in others], size * unread, 0, 0]
+            for size, unread in [(kept.token_units, self.unread(kept)) for kept in self.kept]
+        ]
+
+    def asked(self, ask: Ask) -> int:
+        """What a pool without rounding would have to hold free for `ask`, in the units of the books."""
+        if not self._by_layer:
+            return ask.slots
+        if self._ledger is None:
+            return ask.slots * sum([kept.token_units for kept in self.kept])
+        tokens = max(ask.tokens, ask.promise, ask.gate)
+        each = sum([k.token_units * (tokens - k.behind(tokens)) + k.state_units for k in self.kept])
+        return ask.count * (each - ask.hit.held) + ask.spare
+
+    @property
+    def more_columns(self) -> tuple[str, ...]:
+        """Names of what `more_books` says; none where all layers keep all tokens."""
+        if not self._by_layer:
+            return ()
+        names = list(dict.fromkeys([kept.name.replace(" ", "_") for kept in self.kept]))
+        columns = LayoutBooks._fields[:6] + LayoutBooks._fields[9:]
+        each = [f"{column}.{name}" for name in names for column in columns] if len(names) > 1 else []
+        return (*LayoutBooks._fields[9:], *each)
+
+    def more_books(self) -> list[int]:
+        """What the nine columns of `Books` do not say: the last three of `LayoutBooks`, then what each kind of groups
+        holds, if there are several.
+        """
+        return self._held()[6:]
 
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
-    def set_row(self, holder: Holder, first: int, entries: Sequence[int] | int) -> None:
-        """Write `entries` (blocks, or one start slot) into the sequence's row from column `first` on."""
+    def set_row(self, holder: Holder, first: int, entries: Sequence[int] | int, group: int = 0) -> None:
+        """Write `entries` (blocks, or one start slot) into the sequence's row from column `first` on; -1 = none."""
+        table = self.group_tables[group]
         if isinstance(entries, int):
-            self.tables[holder.row, first] = entries
+            table[holder.row, first] = entries
         else:
-            self.tables[holder.row, first : first + len(entries)] = entries
+            table[holder.row, first : first + len(entries)] = entries
         self._dirty.add(holder.row)
 
     def _books(self, asked: int | None) -> Books:
@@ -403,6 +576,50 @@ class Allocator(ABC):
         if asked is None:
             return Books(used, finished, reserved, over, rounding, cached, 0, 0, unheld - cached)
         return Books(used, finished, reserved, over, rounding, cached, *unheld_columns(unheld, cached, asked))
+
+    def _held(self) -> list[int]:
+        """What is held and cached now: six columns of the books, then `more_columns`."""
+        if not self._by_layer:
+            return list(self._books(None)[:6])
+        groups = self.group_books()
+        kinds: dict[str, list[int]] = {}
+        for kept, columns in zip(self.kept, groups, strict=True):
+            kinds[kept.name] = [a + b for a, b in zip(kinds.get(kept.name, [0] * 9), columns, strict=True)]
+        sums = [sum(column) for column in zip(*groups, strict=True)]
+        each = [number for columns in kinds.values() for number in columns] if len(kinds) > 1 else []
+        return [*sums, *each]
+
+    def _grow_by_layer(self, holder: Holder, tokens: int) -> int:
+        """`grow`, where layers keep different tokens: first gives back what no layer reads again, even if refused."""
+        self.give_back(holder)
+        if tokens > holder.room:
+            added = 0
+            if tokens > self._fits(holder):
+                added = self.widen(holder, tokens)
+                if not added:
+                    return 0
+            holder.held += added
+            if holder.promise:
+                holder.promise = max(holder.promise, tokens)
+            self._tell(holder, tokens)
+        return holder.room
+
+    def _fits(self, holder: Holder) -> int:
+        """Tokens of `holder` that there is room for in every group."""
+        ends = [part.end for part, kept in zip(self.occupied(holder), self.kept, strict=True) if kept.token_units]
+        return min(ends, default=self.max_model_len)
+
+    def _tell(self, holder: Holder, tokens: int) -> None:
+        """Enter what `holder` holds; it need not ask again before there is no room, or something to be given back."""
+        assert self._ledger is not None
+        parts, room = self.occupied(holder), self.max_model_len
+        for part, kept, grid in zip(parts, self.kept, self.grids, strict=True):
+            if kept.token_units:
+                room = min(room, part.end)
+                if kept.reach:
+                    room = min(room, kept.until(part.first, grid.block_size or 1))
+        holder.room = max(room, tokens)
+        self._ledger.tell(holder, parts)
 
     def _queue_copy(self, source: list[tuple[int, int]], target: list[tuple[int, int]], first: int, last: int) -> None:
         """Queue the copy of tokens `first` to `last` - 1 from the slots of `source` to those of `target`."""
@@ -446,6 +663,8 @@ class Allocator(ABC):
 
     def _enter(self, holder: Holder) -> None:
         self._holders[holder.row] = holder
+        if self._ledger is not None:
+            return
         used, reserved, over, rounding = split(holder)
         self._used += used
         self._reserved += reserved
@@ -470,13 +689,18 @@ class Allocator(ABC):
         self._rounding += after[3] - before[3]
 
     def _close(self, holder: Holder) -> None:
-        live, finished = self.shared(holder)
-        if holder.finished:
-            self._finished -= holder.held - live - finished
+        if self._ledger is not None:
+            self._ledger.forget(holder)
+            for table in self.group_tables:
+                table[holder.row] = -1
         else:
-            self._leave(holder)
-            self._used += live
-            self._finished += finished
+            live, finished = self.shared(holder)
+            if holder.finished:
+                self._finished -= holder.held - live - finished
+            else:
+                self._leave(holder)
+                self._used += live
+                self._finished += finished
         self.release(holder)
         del self._holders[holder.row]
         self._drop_row(holder)

@@ -133,27 +133,57 @@ class Books(NamedTuple):
     free: int
 
 
+class LayoutBooks(NamedTuple):
+    """The books of a pool whose layers keep different tokens; the columns sum to it, in the layout's units.
+
+    Attributes:
+        out_of_window: held, and no layer will read it again.
+        padding: of a page, more than its layers keep in it.
+        state: of live sequences, whatever their length.
+    """
+
+    used: int
+    finished_held: int
+    reserved: int
+    over_reserved: int
+    rounding: int
+    cached: int
+    fragmented: int
+    short: int
+    free: int
+    out_of_window: int
+    padding: int
+    state: int
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """What somebody holds, and what is cached: all but the three kinds of free ones."""
+        return (*self[:6], *self[9:])
+
+
 class Growth(NamedTuple):
     """Further steps of one token for each of some sequences.
 
     Attributes:
         rounds: how many were granted.
-        shifts: (round, and what from it on is added to each of the first six columns of the books), by round. Besides,
-            each round turns one slot a sequence from `reserved` into `used`.
+        shifts: (round, and what from it on is added to each of the first six columns of the books, then to each of
+            `Allocator.more_columns`), by round. Besides, each round turns one slot a sequence from `reserved` into
+            `used`.
     """
 
     rounds: int
     shifts: list[tuple[int, ...]]
 
-    def books(self, before: Books, lanes: int, asked: int | None = None) -> list[Books]:
+    def books(self, before: Books | LayoutBooks, lanes: int, asked: int | None = None) -> list[Books | LayoutBooks]:
         """The books of each round, from those before the first, while the queue's head was refused `asked` slots."""
-        told, capacity, columns = [], sum(before), list(before[:6])
+        told, capacity, columns = list[Books | LayoutBooks](), sum(before), [*before[:6], *before[9:]]
         for done in range(self.rounds):
             columns[0] += lanes
             columns[2] -= lanes
             for _, *shift in (shift for shift in self.shifts if shift[0] == done):
-                columns = [old + more for old, more in zip(columns, shift, strict=True)]
-            told.append(Books._make([*columns, *unheld_columns(capacity - sum(columns[:5]), columns[5], asked)]))
+                columns = [old + more for old, more in zip(columns, shift, strict=False)]
+            unheld = unheld_columns(capacity - sum(columns) + columns[5], columns[5], asked)
+            told.append(type(before)._make([*columns[:6], *unheld, *columns[6:]]))
         return told
 
 

@@ -6,30 +6,31 @@ Slow on purpose (it looks at every slot). On in the tests and with `debug=true`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from allocators.base import Allocator, Ask, Books, Growth, Hit, Holder, Move
-from allocators.shadow import Shadow
-
-COLUMNS = ("used", "finished_held", "reserved", "over_reserved", "rounding")
+from allocators.base import Allocator, Ask, Books, Growth, Hit, Holder, LayoutBooks, Move
+from allocators.recount import COLUMNS, Faulty, Recount, told
+from allocators.shadow import Device
 
 
 class ContractError(AssertionError):
     """An allocator broke the contract; the message says which rule, for which sequence."""
 
 
-class Checked:
-    """Wraps `allocator`; every attribute is the allocator's own, every call that changes something is checked."""
+class Checked(Allocator):
+    """`allocator`, whose every call that changes something is checked; all else of it is as it is."""
 
     def __init__(self, allocator: Allocator) -> None:
         self.allocator = allocator
-        self.holders: dict[Holder, None] = {}  # in the order of admission
-        self.shadow = Shadow(allocator.capacity, allocator.host_capacity)
-        self.hits: dict[Holder, int] = {}  # tokens that others write or wrote, until the step is under way
+        self.seqs: dict[Holder, None] = {}  # in the order of admission
         self.family: dict[Holder, int] = {}  # only forks of one sequence may share slots without prefix reuse
+        self.count = Recount(allocator)
+        self.groups = range(len(self.count.kept))
+        self.device = Device(allocator, self.count)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.allocator, name)
@@ -37,12 +38,14 @@ class Checked:
     def lookup(self, holder: Holder, most: int) -> Hit:
         before = self._snapshot()
         hit = self.allocator.lookup(holder, most)
-        self._require(0 <= hit.held <= hit.tokens <= most, f"a lookup of {most} tokens of {holder.name} finds {hit}")
+        units = hit.tokens if self._ledger is None else self.capacity
+        sound = 0 <= hit.held <= units and 0 <= hit.tokens <= most
+        self._require(sound, f"a lookup of {most} tokens of {holder.name} finds {hit}")
         self._require(self._snapshot() == before, "a lookup changed something")
         return hit
 
     def admit(self, seqs: Sequence[Holder], ask: Ask) -> int | None:
-        before, empty = self._snapshot(), not self.holders
+        before, empty = self._snapshot(), not self.seqs
         hit = self.allocator.admit(seqs, ask)
         if hit is None:
             fits = self.allocator.footprint(max(ask.need, ask.gate)) is not None
@@ -53,10 +56,8 @@ class Checked:
             return None
         self._require(hit == ask.hit.tokens, f"admit must return the hit asked for, {ask.hit.tokens}, not {hit!r}")
         for seq in seqs:
-            self.holders[seq] = None
-            self.shadow.admit(seq)
-            if hit:
-                self.hits[seq] = hit
+            self.seqs[seq] = None
+            self.device.admit(seq, hit)
             self.family[seq] = max(self.family.values(), default=0) + 1
             self._require(seq.stored == hit, f"{seq.name} was admitted with {seq.stored} stored tokens, not {hit}")
             room = seq.room
@@ -68,6 +69,7 @@ class Checked:
         return hit
 
     def grow(self, holder: Holder, tokens: int) -> int:
+        self.give_back(holder)
         before = self._snapshot()
         room = self.allocator.grow(holder, tokens)
         if room:
@@ -78,6 +80,15 @@ class Checked:
         self.check()
         return room
 
+    def give_back(self, holder: Holder) -> None:
+        free, held = self.allocator.free_slots, holder.held
+        self.allocator.give_back(holder)
+        given = held - holder.held
+        self._require(given >= 0, f"{holder.name} holds more after it gave back what no layer reads")
+        own = given == self.allocator.free_slots - free or self.allocator.shares
+        self._require(own, f"{holder.name} gave {given} units back, and {self.allocator.free_slots - free} became free")
+        self.check()
+
     def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
         before, books = [seq.stored for seq in seqs], self.allocator.memory()
         growth = self.allocator.extend(seqs, rounds)
@@ -86,11 +97,12 @@ class Checked:
         for seq, stored in zip(seqs, before, strict=True):
             self._require(seq.stored == stored + done, f"extend left {seq.name} with {seq.stored} stored tokens")
             self._require(seq.stored <= seq.room, f"{seq.name} stores {seq.stored} tokens in room for {seq.room}")
-        told = growth.books(books, len(seqs))
-        self._require(done < rounds or not told or told[-1] == self.allocator.memory(), "extend told other books")
+        self.device.skip(seqs, done, done < rounds)
+        after = growth.books(books, len(seqs))
+        self._require(done < rounds or not after or after[-1] == self.allocator.memory(), "extend told other books")
         self.check()
         if not self.allocator.pending_moves:  # then the step before is under way, and the further ones are computed
-            self._write()
+            self._step()
         return growth
 
     def commit(self, seqs: Sequence[Holder], counts: Sequence[int]) -> None:
@@ -102,16 +114,12 @@ class Checked:
         self.check()
 
     def fork(self, parent: Holder, child: Holder, common: int = 0) -> bool:
-        before, known = self._snapshot(), len(self.shadow.tokens.get(parent, ()))
-        lay = self._addresses(parent)[:known] if parent in self.holders else np.empty(0, dtype=np.int64)
+        before = self._snapshot()
+        lay = self.device.lay(parent) if parent in self.seqs else None
         done = self.allocator.fork(parent, child, common)
         if done:
-            self.holders[child] = None
-            if getattr(self.allocator, "shares", False):  # the parent may have given its copies of found tokens back
-                self.shadow.adopt(parent, lay, self._addresses(parent)[:known])
-            self.shadow.fork(parent, child)
-            if len(self.shadow.tokens[child]) < child.stored:  # some are written in the coming step only
-                self.hits[child] = child.stored
+            self.seqs[child] = None
+            self.device.fork(parent, child, lay)
             self.family[child] = self.family[parent]
             self._require(child.stored == parent.stored, f"fork stored {child.stored} of {parent.stored} tokens")
         else:
@@ -127,10 +135,10 @@ class Checked:
             self._require(self._snapshot() == before and self.host_used == host, "a refused swap changed something")
         for holder in group if done else ():
             if to_host:
-                del self.holders[holder]
+                del self.seqs[holder]
                 self._require(holder.row < 0 and not holder.held, f"{holder.name} is on the host and holds slots")
             else:
-                self.holders[holder] = None
+                self.seqs[holder] = None
         self._require(0 <= self.host_used <= self.host_capacity, f"the host pool uses {self.host_used} slots")
         self.check()
         return done
@@ -138,9 +146,8 @@ class Checked:
     def free(self, holder: Holder, hold: bool = False) -> None:
         self.allocator.free(holder, hold)
         if not hold:
-            self.holders.pop(holder, None)
-            self.hits.pop(holder, None)
-            self.shadow.free(holder)
+            self.seqs.pop(holder, None)
+            self.device.free(holder)
             self._require(holder.row < 0 and not holder.held, f"free left slots with {holder.name}")
         self.check()
 
@@ -152,97 +159,79 @@ class Checked:
             inside = move.source + move.length <= ends[0] and move.target + move.length <= ends[1]
             inside &= move.length > 0 and min(move.source, move.target) >= 0
             self._require(inside, f"{move} is not within the pool")
-        self.shadow.move(moves)
-        self._write()
-        for holder in self.holders:
-            self._require(
-                self.shadow.reads(holder, self._addresses(holder)),
-                f"{holder.name} does not read what it wrote: a move is missing or wrong, or somebody wrote into its "
-                "slots",
-            )
+        self.device.shadow.move(moves)
+        self._step()
         return moves
 
-    def memory(self, blocked: Ask | None = None) -> Books:
+    def memory(self, blocked: Ask | None = None) -> Books | LayoutBooks:
         books = self.allocator.memory(blocked)
-        naive = self._count()
-        for column, slots in zip(COLUMNS, naive, strict=True):
-            told = getattr(books, column)
-            self._require(told == slots, f"the books say {told} slots are {column}; counted one by one: {slots}")
-        cached = sum(length for _, length in self.allocator.cached_spans())
+        with _as_contract():
+            naive = self.count.books({seq: self.family[seq] for seq in self.seqs}, self.allocator.shares)
+            naive = self.count.in_units(naive, self.seqs)
+        for column, slots, said in zip(COLUMNS, naive, told(books), strict=True):
+            self._require(said == slots, f"the books say {said} slots are {column}; counted one by one: {slots}")
+        cached = self.count.units(sum(length for _, length in self.allocator.cached_spans()))
         self._require(books.cached == cached, f"the books say {books.cached} slots are cached; there are {cached}")
         self._require(min(books) >= 0, f"a column of the books is negative: {books}")
         total = sum(books)
-        self._require(total == self.capacity, f"the books sum to {total} slots, the pool has {self.capacity}")
+        self._require(total == self.total, f"the books sum to {total} slots, the pool has {self.total}")
         return books
 
     def check(self) -> None:
         """All rules that hold at any time."""
-        rows = [holder.row for holder in self.holders]
+        rows = [holder.row for holder in self.seqs]
         self._require(len(set(rows)) == len(rows), "two sequences share a row of the tables")
         self.memory()
-        for holder in self.holders:
-            slots = self._slots(holder)
-            self._require(holder.room <= holder.held, f"{holder.name} has room {holder.room} in {holder.held} slots")
-            self._require(
-                len(slots) == holder.held, f"{holder.name} holds {len(slots)} slots, the ledger says {holder.held}"
-            )
-            stored = slots[: holder.stored]
-            self._require(
-                np.array_equal(self._addresses(holder), stored), f"the table row of {holder.name} is not where it lies"
-            )
+        for holder in self.seqs:
+            held, room = 0, holder.room if self._ledger is None else 0
+            self._require(room <= holder.held, f"{holder.name} has room {room} in {holder.held} slots")
+            for group in self.groups:
+                with _as_contract():
+                    cells = self.count.held(holder, group)
+                held += len(cells) * self.count.cell
+                where = self.device.where(holder, group)
+                lies = cells[: holder.stored] if self._ledger is None else np.intersect1d(where, cells)
+                right = np.array_equal(where, lies) if self._ledger is None else len(lies) == len(where)
+                self._require(right, f"the table row of {holder.name} is not where it lies")
+            self._require(held == holder.held, f"{holder.name} holds {held} slots, the ledger says {holder.held}")
+            if self._ledger is not None:
+                with _as_contract():
+                    tables = [cell for group in self.groups for cell in self.count.held(holder, group).tolist()]
+                spans = sorted(self.count.runs(self.spans(holder)).tolist())
+                self._require(sorted(tables) == spans, f"the table rows of {holder.name} are not where it lies")
 
-    def _write(self) -> None:
-        """All tokens that are stored are written; what was found at an admission is known by then."""
-        for holder, hit in self.hits.items():
-            self.shadow.tokens[holder] = np.full(hit, -1)
-        for holder in self.holders:
-            self.shadow.write(holder, self._addresses(holder))
-        for holder, hit in self.hits.items():
-            found, own = self._addresses(holder)[:hit], self.shadow.tokens[holder][hit:]
-            self.shadow.tokens[holder] = np.concatenate([self.shadow.slots[found], own])
-        self.hits.clear()
-
-    def _slots(self, holder: Holder) -> np.ndarray:
-        runs = [np.arange(start, start + length) for start, length in self.allocator.spans(holder)]
-        slots = np.concatenate(runs) if runs else np.empty(0, dtype=np.int64)
-        inside = not len(slots) or (slots.min() >= 0 and slots.max() < self.capacity)
-        self._require(bool(inside), f"{holder.name} holds slots outside the pool")
-        return slots
-
-    def _addresses(self, holder: Holder) -> np.ndarray:
-        """Where the kernels will look for the stored tokens."""
-        tokens, row = np.arange(holder.stored), self.tables[holder.row]
-        if not self.block_size:
-            return row[0] + tokens
-        return row[tokens // self.block_size] * self.block_size + tokens % self.block_size
-
-    def _count(self) -> list[int]:
-        """Slots in each column of `COLUMNS`, looking at every slot of every sequence; shared slots count once."""
-        column = np.full(self.capacity, len(COLUMNS), dtype=np.int64)
-        family = np.zeros(self.capacity, dtype=np.int64)
-        shares = getattr(self.allocator, "shares", False)
-        for holder in self.holders:
-            slots, at = self._slots(holder), np.arange(holder.held)
-            if holder.finished:
-                codes = np.full(len(slots), 1)
-            else:
-                codes = np.select([at < holder.stored, at < holder.final, at < holder.promise], [0, 2, 3], 4)
-            self._require(len(codes) == len(slots), f"{holder.name} holds {len(slots)} slots, not {holder.held}")
-            np.minimum.at(column, slots, codes)
-            mine = self.family[holder]
-            self._require(shares or bool(np.isin(family[slots], (0, mine)).all()), "a slot has two owners")
-            self._require(len(np.unique(slots)) == len(slots), f"{holder.name} holds a slot twice: it has two owners")
-            family[slots] = mine
-        for start, length in self.allocator.cached_spans():
-            self._require(not family[start : start + length].any(), "a slot is held and counted as cached")
-        return np.bincount(column, minlength=len(COLUMNS) + 1)[: len(COLUMNS)].tolist()
+    def _step(self) -> None:
+        lost = self.device.step(self.seqs)
+        self._require(
+            lost is None,
+            f"{lost and lost.name} does not read what it wrote: a move is missing or wrong, or somebody wrote into its "
+            "slots",
+        )
 
     def _snapshot(self) -> Any:
         books = self.allocator.memory()
-        places = {seq: self.allocator.spans(seq) for seq in self.holders}
+        places = {seq: [self.count.held(seq, group).tolist() for group in self.groups] for seq in self.seqs}
         return books, self.allocator.free_slots, places, self.allocator.cached_spans(), self.allocator.pending_moves
 
     @staticmethod
     def _require(holds: bool, rule: str) -> None:
         if not holds:
             raise ContractError(rule)
+
+
+def _passed_on(name: str) -> property:
+    return property(lambda self: getattr(self.allocator, name))
+
+
+for _name in dir(Allocator):
+    if not _name.startswith("__") and _name not in vars(Checked):
+        setattr(Checked, _name, _passed_on(_name))
+Checked.__abstractmethods__ = frozenset()
+
+
+@contextmanager
+def _as_contract() -> Iterator[None]:
+    try:
+        yield
+    except Faulty as error:
+        raise ContractError(str(error)) from None

@@ -11,6 +11,7 @@ from allocators.block_pool import BlockPool
 from allocators.books import pieces
 from allocators.forks import Forks
 from allocators.host import Host
+from allocators.layout import Kept
 
 
 class Paged(Allocator):
@@ -127,7 +128,7 @@ class Paged(Allocator):
 
     def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
         """In bulk: the blocks that growing round by round would take, in the same order."""
-        if self.enable_prefix_caching or self._forks.blocks or self._over:
+        if self.enable_prefix_caching or self._forks.blocks or self._over or self._by_layer:
             return super().extend(seqs, rounds)
         lanes, size, granted, wanted = len(seqs), self.block_size, rounds, list[int]()
         for lane, seq in enumerate(seqs):
@@ -227,6 +228,26 @@ class Paged(Allocator):
         live = sum(others[block] > ended[block] - me for block in blocks) if ended else len(blocks)
         finished = (len(blocks) - live) * size + sum(finished for _, finished in parts)
         return live * size + sum(live for live, _ in parts), finished
+
+    def unread(self, kept: Kept) -> int:
+        count = super().unread(kept)
+        if not self.pool.shared:
+            return count
+        size, ends = self.block_size, dict[int, list[tuple[int, int]]]()  # by shared block: slots held, and unread
+        for holder in self._holders.values():
+            if not holder.finished:
+                blocks = self._blocks[holder.row]
+                for at, block in enumerate(blocks[: -(-holder.stored // size)]):
+                    if block in self.pool.shared:
+                        held = min(holder.held - at * size, size)
+                        ends.setdefault(block, []).append(
+                            (held, min(max(kept.behind(holder.stored) - at * size, 0), held))
+                        )
+        for sharers in ends.values():
+            slots = max(held for held, _ in sharers)
+            none = [all(at < unread for held, unread in sharers if at < held) for at in range(slots)]
+            count += sum(none) - sum(unread for _, unread in sharers)
+        return count
 
     def _find(self, holder: Holder, most: int) -> list[int]:
         """The longest chain of at most `most` blocks in the pool that contain the beginning of `holder`."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from allocators.base import NO_KEYS, Allocator, AllocatorError, Growth, Hit, Holder
 from allocators.books import pieces
+from allocators.layout import Kept
 from allocators.radix_tree import Node, RadixTree
 
 
@@ -93,7 +94,7 @@ class Radix(Allocator):
         """In bulk: the slots that growing round by round would take, in the same order."""
         left = np.array([seq.room - seq.stored for seq in seqs])
         declared = all(seq.final - seq.stored >= rounds and not seq.promise for seq in seqs)
-        if left.min(initial=rounds) >= rounds or self.page_size > 1 or not declared:
+        if left.min(initial=rounds) >= rounds or self.page_size > 1 or not declared or self._by_layer:
             return super().extend(seqs, rounds)
         wanted = np.arange(rounds)[:, None] >= left  # in which round which sequence needs a slot
         number = wanted.cumsum().reshape(wanted.shape)
@@ -181,6 +182,17 @@ class Radix(Allocator):
                 live += len(node.pages) if others else 0
                 finished += 0 if others else len(node.pages)
         return live * self.page_size, finished * self.page_size
+
+    def unread(self, kept: Kept) -> int:
+        count, nodes = super().unread(kept), dict[Node, list[int]]()  # unread tokens of a node, by live holder
+        for holder in self._holders.values():
+            end, behind = self._lanes[holder.row][1] * self.page_size, kept.behind(holder.stored)
+            for node in self.tree.path(self._lanes[holder.row][0]) if not holder.finished else ():
+                slots = len(node.pages) * self.page_size
+                end -= slots
+                if node.refs > 1:
+                    nodes.setdefault(node, []).append(min(max(behind - end, 0), slots))
+        return count + sum(min(unread) - sum(unread) for unread in nodes.values())
 
     @property
     def free_slots(self) -> int:

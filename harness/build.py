@@ -9,23 +9,28 @@ from omegaconf import DictConfig, OmegaConf
 
 from allocators.base import Allocator
 from allocators.checker import Checked
+from allocators.layout import KVLayout
 from harness import compiled
 from harness.config import plugins
 from harness.errors import HarnessError
+from harness.layout import layout_of
 from harness.mistakes import locate, nearest
 from harness.runner.kv_buffers import kv_buffers
+from harness.runner.model import read_config
 from schedulers.base import Scheduler
 from schedulers.request import Request
 from schedulers.reservation import on_demand
 
 
-def build_allocator(cfg: DictConfig, capacity: int, asked: Collection[str] = ()) -> Allocator:
+def build_allocator(cfg: DictConfig, capacity: int, asked: Collection[str] = (),
+                    layout: KVLayout | None = None) -> Allocator:  # fmt: skip
     """The allocator of `cfg`, wrapped in the checker with `debug=true`.
 
     Args:
         cfg: the whole configuration.
-        capacity: slots in the pool.
+        capacity: of the pool, in units of the layout.
         asked: dotted keys given on the command line; a plug-in is not handed other keys of the group it replaces.
+        layout: what the model keeps; None = every token in every layer, in slots.
 
     Raises:
         HarnessError: no such class, or arguments it refuses.
@@ -33,25 +38,51 @@ def build_allocator(cfg: DictConfig, capacity: int, asked: Collection[str] = ())
     cls = locate(cfg.allocator._target_, "allocator._target_")
     compiled.check(cfg, cls)
     arguments = _arguments(cls, cfg.allocator, "allocator", asked)
-    if "token_bytes" in plugins.arguments(cls):  # it deals in bytes, which only the model tells
-        arguments = kv_buffers(cfg) | arguments
-    allocator = _construct(cls, "allocator", capacity=capacity, max_model_len=cfg.max_model_len, **arguments)
-    return Checked(allocator) if cfg.debug else allocator  # type: ignore[return-value]
+    layout = layout and layout.within(cfg.max_model_len)
+    takes = plugins.arguments(cls)
+    if "token_bytes" in takes:  # it deals in bytes, which only the model tells
+        arguments = kv_buffers(layout or layout_for(cfg)) | arguments
+    aware, slots = "layout" in takes, capacity
+    if aware:
+        arguments["layout"] = layout
+    elif layout and not layout.uniform:
+        slots = capacity // max(layout.token_bytes, 1)
+    allocator: Allocator = _construct(cls, "allocator", capacity=slots, max_model_len=cfg.max_model_len, **arguments)
+    if layout and not aware:
+        try:
+            allocator.serve(layout, capacity)
+        except ValueError as error:
+            raise HarnessError(f"allocator={cfg.allocator._target_}: {error}") from error
+    return Checked(allocator) if cfg.debug else allocator  # type: ignore[abstract]
 
 
-def build_scheduler(cfg: DictConfig, capacity: int, asked: Collection[str] = ()) -> Scheduler:
+def layout_for(cfg: DictConfig) -> KVLayout:
+    """What the model of `cfg` keeps on its device."""
+    if cfg.device.kind == "simulated":
+        from harness.runner.latency.choose import simulated_layout
+
+        return simulated_layout(cfg)
+    from harness.runner.device import dtype_of
+
+    return layout_of(read_config(cfg.model), dtype_of(cfg).itemsize)
+
+
+def build_scheduler(cfg: DictConfig, capacity: int, asked: Collection[str] = (),
+                    layout: KVLayout | None = None) -> Scheduler:  # fmt: skip
     """The scheduler of `cfg` over its allocator.
 
     Raises:
         HarnessError: no such class, arguments it refuses, or a reservation its allocator can't do.
     """
-    allocator = build_allocator(cfg, capacity, asked)
+    allocator = build_allocator(cfg, capacity, asked, layout)
     reservation = locate(cfg.reservation._target_, "reservation._target_")
     if reservation is on_demand and not allocator.grows:
         raise HarnessError(
             f"reservation=on_demand needs an allocator that grows a sequence, and {cfg.allocator._target_} does not; "
             "use reservation=exact, pow2, max_tokens or max_model_len"
         )
+    if reservation is not on_demand and not allocator.reserves:
+        raise HarnessError(f"{cfg.allocator._target_} keeps no promise of slots: use reservation=on_demand")
     cls = locate(cfg.scheduler._target_, "scheduler._target_")
     compiled.check(cfg, cls)
     arguments = _arguments(cls, cfg.scheduler, "scheduler", asked)

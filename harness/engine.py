@@ -68,6 +68,7 @@ class Engine:
         self.scheduler, self.runner, self.recorder, self.depth = scheduler, runner, recorder, depth
         self.under_way: deque[Step] = deque()
         self.arrived = self.over = 0  # requests
+        recorder.watch(scheduler.allocator)
         scheduler.predict = getattr(runner, "estimate", None)
         self._jumping = depth == 1 and can_jump(scheduler, runner)
         self._busy_until = 0  # when the runner is through with all that it was handed (ns)

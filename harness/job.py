@@ -29,7 +29,14 @@ from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import OWN_LIMITS, goodput, summarize, told_limits
 from harness.names import model_name, workload_name
 from harness.replayer import Source, replay
-from harness.runner.latency.choose import choose_latency, mismatch, move_costs, simulated_slots, who
+from harness.runner.latency.choose import (
+    choose_latency,
+    mismatch,
+    move_costs,
+    simulated_layout,
+    simulated_slots,
+    who,
+)
 from harness.runner.nvml import NvmlSampler
 from harness.runner.simulated import SimulatedModelRunner
 from harness.signals import interrupt_in
@@ -112,8 +119,9 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     workload = build_workload(settings, cfg.max_model_len, cfg.seed)
     cfg = settle_lanes(cfg, workload.requests)
     if cfg.device.kind == "simulated":
-        capacity = simulated_slots(cfg)
-        scheduler = build_scheduler(cfg, capacity, asked)
+        layout = simulated_layout(cfg)
+        capacity = simulated_slots(cfg, layout)
+        scheduler = build_scheduler(cfg, capacity, asked, layout)
         latency, costs = choose_latency(cfg), move_costs(cfg)
         runner: Any = SimulatedModelRunner(latency, cfg.simulation.exact_steps, costs, cfg.seed)
         facts["device"] = "simulated"
@@ -125,12 +133,12 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
 
         device = open_device(cfg)
         capacity = device.capacity(cfg)
-        scheduler = build_scheduler(cfg, capacity, asked)
+        scheduler = build_scheduler(cfg, capacity, asked, device.layout)
         runner = device.runner(scheduler.allocator)
         facts |= device.facts | warm_up(runner, cfg)
     facts["setup_s"] = time.perf_counter() - started
     recorder = Recorder(folder / "steps.csv", keep=False)
-    if cfg.memory_map:
+    if cfg.memory_map and scheduler.allocator.by_slot:  # where layers lie apart there is no one picture
         every = cfg.memory_map is True
         recorder = MappedRecorder(scheduler.allocator, folder / "steps.csv", keep=False, every_step=every)
     card = NvmlSampler() if facts["device"] not in ("cpu", "simulated") else None
@@ -144,7 +152,7 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     row = lost | _facts(cfg, capacity, scheduler, workload, facts)
     row |= summarize(recorder, table, capacity)
     prefix = scheduler.prefix
-    shares = getattr(scheduler.allocator, "shares", False)
+    shares = scheduler.allocator.shares
     row["prefix_hit_pct"] = 100 * prefix.hits / prefix.queries if shares and prefix.queries else None
     if card:
         row |= card.facts(int(table["output_tokens"].sum()))

@@ -75,4 +75,5 @@ def jump(scheduler: Scheduler, runner: Runner, batch: Batch, ready: int, arrival
     rounds, shifts = scheduler.allocator.extend(batch.seqs, len(ns))
     if not rounds:
         return NO_JUMP
-    return Jump(ns[:rounds], shifts, quiet.blocked.slots if quiet.blocked else -1)
+    refused = quiet.blocked
+    return Jump(ns[:rounds], shifts, scheduler.allocator.asked(refused) if refused else -1)

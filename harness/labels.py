@@ -7,15 +7,14 @@ is set up otherwise is called by what it is made of, and by what was changed abo
 from __future__ import annotations
 
 import importlib
-import inspect
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from omegaconf import DictConfig
 
+from harness.config.plugins import arguments
 from harness.identity import digest, identity, text
 
 FIRST_COME = {"scheduler.policy": "fcfs", "scheduler.chunked_prefill": False}
@@ -163,18 +162,11 @@ def _changed(group: str, cfg: DictConfig, moved: Collection[str]) -> Iterator[st
             yield f"{key}={text(value)}"
 
 
-@cache
 def _defaults(target: str) -> dict[str, Any]:
     """Values that the arguments of a class have by themselves; nothing where there is no such class."""
     try:
         module, _, name = target.rpartition(".")
-        cls = getattr(importlib.import_module(module), name)
-        found: dict[str, Any] = {}
-        for base in inspect.getmro(cls):
-            parameters = inspect.signature(base).parameters.values()
-            found = {p.name: p.default for p in parameters} | found
-            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-                break
+        known = arguments(getattr(importlib.import_module(module), name))
     except Exception:  # whatever it is: building it will tell
         return {}
-    return found
+    return {key: argument.default for key, argument in known.items()}

@@ -97,7 +97,7 @@ class Scheduler(ABC):
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.chunked_prefill = chunked_prefill
-        unit = allocator.block_size or 1  # whole blocks, rounded down, as vLLM does
+        unit = allocator.grain  # whole blocks, rounded down, as vLLM does
         spare = int(watermark * (allocator.capacity // unit)) * unit
         self.spare = spare if reservation is on_demand else 0
         self.waiting: deque[Sequence] = deque()

@@ -76,7 +76,7 @@ class Continuous(Scheduler):
             return None
         refused = batch.blocked
         if (self.waiting or self.swapped) and len(self.running) < self.max_num_seqs:
-            if getattr(self.allocator, "shares", False) or (self.chunked_prefill and not self.reserve_full_isl):
+            if not self.allocator.refusals_last or (self.chunked_prefill and not self.reserve_full_isl):
                 return None
             if batch.preempted:
                 refused = None if self.swapped else self.refusal_ahead()
@@ -143,7 +143,7 @@ class Continuous(Scheduler):
             members = self.swapped[0].members
             if len(members) > min(budget, self.max_lanes - len(self.running) - self.groups.to_come):
                 break
-            unit = self.allocator.block_size or 1
+            unit = self.allocator.grain
             spare = self.spare + len(members) * unit if self.running else 0  # each may want a block at once
             if not self.allocator.swap(members, to_host=False, spare=spare):
                 first = members[0]

@@ -57,11 +57,7 @@ class Ideal(Continuous):
         lanes, ends = [*self.running, seq], self.ends([*self.running, seq])
         in_step = [lane.stored == lane.num_tokens for lane in self.running] + [seq.num_tokens <= budget]
         pool = self.allocator
-        shared = (
-            [pool.shared(lane)[0] for lane in self.running]
-            if getattr(pool, "shares", False)
-            else [0] * len(self.running)
-        )
+        shared = [pool.shared(lane)[0] for lane in self.running] if pool.shares else [0] * len(self.running)
         own = sum(lane.held - common for lane, common in zip(self.running, shared, strict=True))
         common = pool.capacity - pool.unheld - own  # held by several, counted once and until all are over
         most = common + max(self._peak(lanes, end, in_step, [*shared, 0]) for end in ends)

@@ -48,8 +48,8 @@ class VllmV1(Scheduler):
         self.long_prefill_token_threshold = long_prefill_token_threshold
         self.reserve_full_isl = scheduler_reserve_full_isl
         self.version = str(version)
-        unit = self.allocator.block_size
-        if self.spare and unit:
+        if self.spare and self.allocator.block_size:
+            unit = self.allocator.grain
             self.spare = int(watermark * (self.allocator.capacity // unit + 1)) * unit
 
     def schedule(self, now: int) -> Batch:
@@ -68,7 +68,7 @@ class VllmV1(Scheduler):
             return None
         refused = batch.blocked
         if self.waiting and len(self.running) < self.max_num_seqs:
-            if getattr(self.allocator, "shares", False) or not self.reserve_full_isl:
+            if not self.allocator.refusals_last or not self.reserve_full_isl:
                 return None
             if batch.preempted:
                 refused = self.refusal_ahead(self._limit())

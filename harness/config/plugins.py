@@ -21,10 +21,12 @@ class Argument(NamedTuple):
     Attributes:
         kind: what its annotation takes; None = anything, where it has none or one that is not plain.
         null: whether it takes null.
+        default: what it is when nobody sets it; `inspect.Parameter.empty` where it must be set.
     """
 
     kind: Kind | None
     null: bool
+    default: Any = inspect.Parameter.empty
 
 
 @cache
@@ -52,7 +54,7 @@ def read(cls: Any, name: str, value: Any) -> Any:
     Raises:
         ValueError: its annotation takes no such value; the text completes "KEY must be".
     """
-    kind, null = arguments(cls).get(name, Argument(None, True))
+    kind, null, _ = arguments(cls).get(name, Argument(None, True))
     if kind is None or (value is None and null):
         return value
     try:
@@ -81,12 +83,13 @@ def _parameters(base: Any) -> list[inspect.Parameter]:
 def _argument(one: inspect.Parameter) -> Argument:
     hint = one.annotation
     if hint is one.empty and isinstance(one.default, bool):  # nobody writes a default of True for a number
-        return Argument(Switch(), True)
+        return Argument(Switch(), True, one.default)
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     kinds = [_kind(option) for option in options if option is not types.NoneType]
     if not kinds or None in kinds:
-        return Argument(None, True)
-    return Argument(kinds[0] if len(kinds) == 1 else Either(*kinds), types.NoneType in options)  # type: ignore[arg-type]
+        return Argument(None, True, one.default)
+    kind = kinds[0] if len(kinds) == 1 else Either(*kinds)  # type: ignore[arg-type]
+    return Argument(kind, types.NoneType in options, one.default)
 
 
 def _kind(hint: Any) -> Kind | None:

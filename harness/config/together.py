@@ -30,9 +30,12 @@ def _slot_bytes(values: Values) -> int | None:
     config = at(values, "model.config")
     if at(values, "model.path") is not None or not isinstance(config, Mapping) or "hidden_size" not in config:
         return None
-    from harness.runner.latency.weights import weights_of
+    from harness.layout import layout_of
 
-    return weights_of(config).slot_bytes(4 if at(values, "device.dtype") == "float32" else 2)
+    try:
+        return layout_of(config, 4 if at(values, "device.dtype") == "float32" else 2).token_bytes
+    except HarnessError:  # said where the model is opened
+        return None
 
 
 def _clock(values: Values) -> Iterator[str]:

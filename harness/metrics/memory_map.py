@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from allocators.base import Allocator, Books
+from allocators.base import Allocator, Books, LayoutBooks
 from harness.files import write_table, written
 from harness.metrics.recorder import Recorder
 from schedulers.request import Batch, Sequence
@@ -65,7 +65,9 @@ class MappedRecorder(Recorder):
         self._events: list[tuple[float, int, str]] = []
         self._away: list[Sequence] = []
 
-    def scheduled(self, batch: Batch, start: int, waiting: int, books: Books, runs: int | None = None) -> None:
+    def scheduled(
+        self, batch: Batch, start: int, waiting: int, books: Books | LayoutBooks, runs: int | None = None
+    ) -> None:
         super().scheduled(batch, start, waiting, books, runs)
         if batch.moves and len(self._moves) < MOST:
             self._moves += [(start / 1e9, move.kind, move.source, move.target, move.length) for move in batch.moves]
@@ -90,7 +92,7 @@ class MappedRecorder(Recorder):
         for name, rows, heads in (("moves.csv", self._moves, MOVES), ("events.csv", self._events, EVENTS)):
             write_table(folder / name, pd.DataFrame(rows, columns=heads))
 
-    def _take(self, now: int, books: Books) -> None:
+    def _take(self, now: int, books: Books | LayoutBooks) -> None:
         allocator, block = self.allocator, self.allocator.block_size
         holders = allocator.holders
         facts = np.array(
@@ -104,7 +106,9 @@ class MappedRecorder(Recorder):
         tables = allocator.tables[[holder.row for holder in holders], :width]
         cached = allocator.cached_spans() if books.cached else []
         free = "fragmented" if books.fragmented else "short" if books.short else "free"
-        self._moments.append(Moment(now, facts, tables, cached, (free, books.fragmented + books.short + books.free)))
+        unit = sum(kept.token_units for kept in allocator.kept)
+        count = (books.fragmented + books.short + books.free) // unit
+        self._moments.append(Moment(now, facts, tables, cached, (free, count)))
         self._bytes += tables.nbytes + facts.nbytes + 64 * len(cached)
         if not self.every_step and (len(self._moments) >= 2 * MOMENTS or self._bytes > BYTES):
             self._thin(now)

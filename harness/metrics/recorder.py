@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from allocators.base import Books
+from allocators.base import Allocator, Books, LayoutBooks
 from harness.jump import NO_JUMP, Jump
 from harness.metrics.gaps import Gaps
 from harness.metrics.steps import StepLog
@@ -65,7 +65,15 @@ class Recorder:
         self._delivered = array("q")  # id and time, one after the other
         self._over = array("q")  # the fields of `Fate`, one after the other
         self._rows: deque[tuple[int, ...]] = deque()  # of the steps that were scheduled and are not completed
+        self._layered: Allocator | None = None  # its layers keep different tokens, so its books say more
+        self._more: deque[list[int]] = deque()  # what they say of those steps
         self._last_ready = -2  # when the step before ended; -1 is a sequence that has no token yet
+
+    def watch(self, allocator: Allocator) -> None:
+        """The books of the coming steps are those of `allocator`."""
+        if allocator.more_columns:
+            self._layered = allocator
+            self.steps.add_columns(allocator.more_columns)
 
     def arrived(self, request: Request, now: int, rejection: Rejection | None) -> None:
         """A request was handed to the scheduler at `now` (ns), late by `now - arrival`."""
@@ -75,7 +83,9 @@ class Recorder:
         else:
             self.steps.joined(now)
 
-    def scheduled(self, batch: Batch, start: int, waiting: int, books: Books, runs: int | None = None) -> None:
+    def scheduled(
+        self, batch: Batch, start: int, waiting: int, books: Books | LayoutBooks, runs: int | None = None
+    ) -> None:
         """A step was scheduled at `start` (ns) and runs at once, or from `runs` (ns) on; the books hold for it."""
         for seq in batch.admitted:
             if seq.first_scheduled_ns < 0:
@@ -85,10 +95,12 @@ class Recorder:
         self._rows.append((
             start if runs is None else runs, len(batch.seqs), work.decodes, work.idle, work.prompt_tokens,
             work.context + work.prompt_context, work.pairs, waiting, len(batch.admitted), batch.preemptions,
-            batch.blocked is not None, *books, batch.saved,
+            batch.blocked is not None, *books[:9], batch.saved,
             sum([move.length for move in batch.moves if move.kind == "copy"]) if batch.moves else 0,
             sum([move.length for move in batch.moves if move.kind != "copy"]) if batch.moves else 0,
         ))  # fmt: skip
+        if self._layered is not None:
+            self._more.append(self._layered.more_books())
 
     def completed(self, batch: Batch, produced: Items[Sequence], finished: Items[Sequence], ready: int,
                   spent: tuple[int, int, int], further: Jump = NO_JUMP) -> None:  # fmt: skip
@@ -112,15 +124,17 @@ class Recorder:
         if further.ns:
             self.gaps.add_each(further.ns, len(produced))
         self._last_ready = last
-        self.steps.append((*self._rows.popleft(), len(produced), len(finished), *spent, 0), further)
+        row = (*self._rows.popleft(), len(produced), len(finished), *spent, 0)
+        self.steps.append((*row, *self._more.popleft()) if self._more else row, further)
         for seq in finished:
             self._over.extend(Fate.of(seq))
             if not self.keep:
                 del self.sequences[seq.request.id]
 
-    def idle(self, start: int, end: int, waiting: int, books: Books) -> None:
+    def idle(self, start: int, end: int, waiting: int, books: Books | LayoutBooks) -> None:
         """Nothing could run from `start` to `end` (ns)."""
-        self.steps.append((start, 0, 0, 0, 0, 0, 0, waiting, 0, 0, 0, *books, 0, 0, 0, 0, 0, 0, 0, 0, end - start))
+        row = (start, 0, 0, 0, 0, 0, 0, waiting, 0, 0, 0, *books[:9], 0, 0, 0, 0, 0, 0, 0, 0, end - start)
+        self.steps.append((*row, *self._layered.more_books()) if self._layered is not None else row)
 
     def deliveries(self) -> np.ndarray:
         """``[delivered, 2]`` int64, a view: request id and when (ns) it was handed to the scheduler, in that order."""

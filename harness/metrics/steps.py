@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain, starmap
 from pathlib import Path
 from struct import Struct
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from allocators.base import Books
+from allocators.base import Books, LayoutBooks
 from harness.files import named
 from harness.jump import NO_JUMP, Jump
 
@@ -26,38 +27,48 @@ FIRST = ("prefill_tokens", "prefill_attention", "admitted", "preempted", "copied
          "complete")  # fmt: skip  # 0 later in a jump
 WEIGHTED = slice(1, SPENT.start)  # a mean over time of the others means nothing
 HELD = AT["cached"] - AT["used"] + 1  # columns of the books before those of free slots
-HEADER = ",".join(["step", "start_s", *INTEGERS[1 : SPENT.start], *(f"{n}_ms" for n in INTEGERS[SPENT]), "repeat\n"])
-LINE = ",".join(["%d", "%r", *["%d"] * (SPENT.start - 1), *["%r"] * (SPENT.stop - SPENT.start), "%d"]) + "\n"
-ROW, SHIFT = (Struct(f"={count}q").pack for count in (len(INTEGERS), 1 + HELD))  # a third of the time of an array's
+MORE = len(LayoutBooks._fields) - len(Books._fields)
+HEADER = ["step", "start_s", *INTEGERS[1 : SPENT.start], *(f"{n}_ms" for n in INTEGERS[SPENT])]
+LINE = ["%d", "%r", *["%d"] * (SPENT.start - 1), *["%r"] * (SPENT.stop - SPENT.start)]
 CHUNK = 16_384
 MOST = 32_768  # steps summed at once
 DETAILED = 20_000  # steps with a row each in the file, jumps or not: enough for every figure
-HALF = 20  # bits of a duration that are multiplied apart
+HALF = 20  # bits of a duration that are multiplied apart ...
+WIDE = 28  # ... and of a column that may not be wider in one piece
 
 
 class Totals:
     """Sums over a span of steps, each weighted as its meaning asks; whole numbers, so that no order changes a digit."""
 
-    def __init__(self) -> None:
+    def __init__(self, more: Sequence[str] = ()) -> None:
+        """`more`: columns behind `INTEGERS`."""
+        self.at = {**AT, **{name: len(AT) + i for i, name in enumerate(more)}} if more else AT
         self.steps = 0
         self.ns = 0
-        self.sums = np.zeros(len(INTEGERS), dtype=np.int64)
-        self.by_time = [0] * len(INTEGERS)  # value x ns: more than 64 bits hold
-        self.peaks = np.zeros(len(INTEGERS), dtype=np.int64)
+        self.sums = np.zeros(len(self.at), dtype=np.int64)
+        self.by_time = [0] * len(self.at)  # value x ns: more than 64 bits hold
+        self.peaks = np.zeros(len(self.at), dtype=np.int64)
 
     def add(self, rows: np.ndarray) -> None:
-        """Add rows ``[n, len(INTEGERS)]``, n <= `MOST` for columns below 2**28 (so that no sum overflows)."""
+        """Add rows ``[n, columns]``, n <= `MOST` (so that no sum overflows)."""
         if not len(rows):
             return
         duration = rows[:, SPENT].sum(axis=1)
         self.steps += len(rows)
         self.ns += int(duration.sum())
         self.sums += rows.sum(axis=0)
-        columns = np.ascontiguousarray(rows[:, WEIGHTED].T)
-        high, low = columns @ (duration >> HALF), columns @ (duration & ((1 << HALF) - 1))
-        for at, more, rest in zip(range(len(INTEGERS))[WEIGHTED], high.tolist(), low.tolist(), strict=True):
-            self.by_time[at] += (more << HALF) + rest
+        for columns in (WEIGHTED, slice(len(INTEGERS), None)):
+            self._weigh(np.ascontiguousarray(rows[:, columns].T), range(len(self.at))[columns], duration)
         self.peaks = np.maximum(self.peaks, rows.max(axis=0))
+
+    def _weigh(self, columns: np.ndarray, at: range, duration: np.ndarray, shift: int = 0) -> None:
+        """Add columns ``[k, n]``, each times the duration of its step and 2**shift, to those numbered `at`."""
+        if columns.max(initial=0) >> WIDE:  # bytes of a pool
+            self._weigh(columns >> WIDE, at, duration, shift + WIDE)
+            columns = columns & ((1 << WIDE) - 1)
+        high, low = columns @ (duration >> HALF), columns @ (duration & ((1 << HALF) - 1))
+        for column, more, rest in zip(at, high.tolist(), low.tolist(), strict=True):
+            self.by_time[column] += ((more << HALF) + rest) << shift
 
     def merge(self, other: Totals) -> None:
         self.steps += other.steps
@@ -67,14 +78,14 @@ class Totals:
         self.peaks = np.maximum(self.peaks, other.peaks)
 
     def sum(self, name: str) -> int:
-        return int(self.sums[AT[name]])
+        return int(self.sums[self.at[name]])
 
     def peak(self, name: str) -> int:
-        return int(self.peaks[AT[name]])
+        return int(self.peaks[self.at[name]])
 
     def mean(self, name: str) -> float | None:
         """Time-weighted mean of a column; None over no time at all."""
-        return self.by_time[AT[name]] / self.ns if self.ns else None
+        return self.by_time[self.at[name]] / self.ns if self.ns else None
 
 
 class Pace:
@@ -139,11 +150,14 @@ class StepLog:
     with anything waiting. So neither ramp nor drain is in it; a server that keeps up with its requests has none.
 
     Attributes:
+        more: names of columns behind `INTEGERS`.
         error: why the file holds no more rows (a full disk); the replay and its totals go on.
     """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        self.more: tuple[str, ...] = ()
+        self._pack = Struct(f"={len(INTEGERS)}q").pack  # a third of the time of an array's
         self.error: OSError | None = None
         self.whole = Totals()
         self._saturated, self._steady = Span(Totals), Span(Pace)
@@ -154,11 +168,18 @@ class StepLog:
         self._steps = 0
         self._written = 0
 
+    def add_columns(self, names: Sequence[str]) -> None:
+        """Rows have these besides, before there are any: `Allocator.more_columns`."""
+        if names and not self.more:
+            self.more = tuple(names)
+            self._pack = Struct(f"={len(INTEGERS) + len(self.more)}q").pack
+            self.whole, self._saturated = Totals(self.more), Span(partial(Totals, self.more))
+
     def append(self, row: tuple[int, ...], further: Jump = NO_JUMP) -> None:
         """A step, and those that followed with the same batch."""
         if self._steps >= CHUNK:
             self.flush()
-        self._rows += ROW(*row)
+        self._rows += self._pack(*row)
         self._jumps.append(further)
         self._steps += 1 + len(further.ns)
 
@@ -171,7 +192,7 @@ class StepLog:
         """Sum and write the rows collected so far."""
         if not self._rows:
             return
-        rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, len(INTEGERS))
+        rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, len(INTEGERS) + len(self.more))
         steps = expand(rows, self._jumps, self._joined)
         if self.path and not self.error:
             try:
@@ -211,9 +232,12 @@ class StepLog:
         steps = self._written + np.cumsum(repeat) - repeat
         spent = (rows[:, SPENT] / 1e6).T.tolist()
         columns = [steps.tolist(), (rows[:, 0] / 1e9).tolist(), *rows[:, 1 : SPENT.start].T.tolist(), *spent]
-        text = "".join(map(LINE.__mod__, zip(*columns, repeat.tolist(), strict=True)))
+        columns += [*rows[:, len(INTEGERS) :].T.tolist(), repeat.tolist()]
+        line = ",".join([*LINE, *["%d"] * len(self.more), "%d"]) + "\n"
+        text = "".join(map(line.__mod__, zip(*columns, strict=True)))
+        header = ",".join([*HEADER, *self.more, "repeat\n"])
         with named(self.path), open(self.path or "", "a" if self._written else "w", encoding="utf-8") as file:
-            file.write(text if self._written else HEADER + text)
+            file.write(text if self._written else header + text)
         self._written += int(repeat.sum())
 
 
@@ -221,12 +245,12 @@ def expand(rows: np.ndarray, jumps: Sequence[Jump], joined: Sequence[tuple[int, 
     """Every step of every jump.
 
     Args:
-        rows: ``[n, len(INTEGERS)]``, the first step of each; `finished` is of its last step.
+        rows: ``[n, columns]``, the first step of each; `finished` is of its last step.
         jumps: n, what followed.
         joined: (row, ns) of each request that joined the queue while that row ran.
 
     Returns:
-        ``[steps, len(INTEGERS)]``.
+        ``[steps, columns]``.
     """
     repeat = np.array([1 + len(jump.ns) for jump in jumps])
     steps = np.repeat(rows.T, repeat, axis=1).T  # each column in one piece: all below goes by columns
@@ -260,11 +284,13 @@ def _books(steps: np.ndarray, first: np.ndarray, repeat: np.ndarray, after: np.n
     """Write the books of every step, each from its jump's first step: one slot a lane and step goes from `reserved` to
     `used`, slots granted for a later step shift the columns from it on, and what is left follows from the rest.
     """
-    books = steps[:, BOOKS]  # a view
-    capacity, lanes = books.sum(axis=1), after * steps[:, AT["num_seqs"]]
+    books, more = steps[:, BOOKS], steps[:, len(INTEGERS) :]  # views
+    layered = more[:, :MORE]  # columns of the books that only some layouts have
+    capacity, lanes = books.sum(axis=1) + layered.sum(axis=1), after * steps[:, AT["num_seqs"]]
     number = np.array([len(jump.shifts) for jump in jumps])
-    packed = b"".join(starmap(SHIFT, chain.from_iterable([jump.shifts for jump in jumps])))
-    shifts = np.frombuffer(packed, dtype=np.int64).reshape(-1, 1 + HELD)
+    width = 1 + HELD + more.shape[1]
+    packed = b"".join(starmap(Struct(f"={width}q").pack, chain.from_iterable([jump.shifts for jump in jumps])))
+    shifts = np.frombuffer(packed, dtype=np.int64).reshape(-1, width)
     at = np.repeat(first + 1, number) + shifts[:, 0]
     within = at < np.repeat(first + repeat, number)  # not for the step that was refused
     at, shifts = at[within], shifts[within, 1:]
@@ -272,10 +298,11 @@ def _books(steps: np.ndarray, first: np.ndarray, repeat: np.ndarray, after: np.n
         moved = np.zeros(len(steps), dtype=np.int64)
         np.add.at(moved, at, shifts[:, column])
         moved = np.cumsum(moved)
-        books[:, column] += moved - np.repeat(moved[first], repeat)
+        into = books[:, column] if column < HELD else more[:, column - HELD]
+        into += moved - np.repeat(moved[first], repeat)
     books[:, 0] += lanes
     books[:, 2] -= lanes
-    cached, unheld = books[:, HELD - 1], capacity - books[:, : HELD - 1].sum(axis=1)
+    cached, unheld = books[:, HELD - 1], capacity - books[:, : HELD - 1].sum(axis=1) - layered.sum(axis=1)
     fits = unheld >= asked
     cases = (asked >= 0) & fits, (asked >= 0) & ~fits, asked < 0
     for column, case in enumerate(cases, HELD):

@@ -83,7 +83,7 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
         "steady_s": steady_s,
     }
     for prefix, totals in (("", whole), ("saturated_", saturated)):
-        for column in Books._fields:
+        for column in (*Books._fields, *recorder.steps.more):
             mean = totals.mean(column)
             row[f"{prefix}kv_{column}_pct"] = None if mean is None else 100 * mean / capacity
         saved = totals.mean("saved")

@@ -37,6 +37,7 @@ class Validation:
         why: why the headline is the variant it is.
         notes: what a reader must know beside the numbers.
         published: mean |error| that LLMServingSim reports of the same run from the same tables; None = it does not.
+        missing: a part of every step that was left out, so that there is no headline; None = nothing was.
     """
 
     measured: Measured
@@ -48,6 +49,12 @@ class Validation:
     why: list[str]
     notes: list[str]
     published: float | None
+    missing: str | None = None
+
+    @property
+    def status(self) -> list[str]:
+        """A line where the numbers are not what the run should have taken."""
+        return [f"Status: incomplete, no headline: {self.missing}."] if self.missing else []
 
     @property
     def headline(self) -> pd.DataFrame:
@@ -57,7 +64,8 @@ class Validation:
     def summary(self) -> str:
         """The result in a sentence."""
         count, requests = len(self.headline), len(self.measured.table)
-        said = f"mean |error| of {count} figures over {requests} requests: {mean_error(self.headline):.2f} %"
+        said = "incomplete, a part of each step is missing; " if self.missing else ""
+        said += f"mean |error| of {count} figures over {requests} requests: {mean_error(self.headline):.2f} %"
         if self.published is not None:
             said += f" (LLMServingSim from the same tables: {self.published:.2f} %)"
         return said
@@ -79,6 +87,8 @@ def report(result: Validation, folder: Path, console: Console | None = None) -> 
     write_text(folder / "REPORT.md", text)
     console = console or Console()
     console = console if console.is_terminal else Console(width=120)  # a pipe has no width of its own
+    for line in result.status:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     for title, headers, rows in (_figures(result), _variants(result), _settings(result)):
         view = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", title=title, title_justify="left",
                      title_style="bold")  # fmt: skip
@@ -105,6 +115,8 @@ def _figures(result: Validation) -> tuple[str, list[str], list[list[str]]]:
         rows.append([f"{row['metric']} {row['statistic']}, {unit}", _number(row["measured_ms"] * scale),
                      _number(row["predicted_ms"] * scale), _percent(row["error_pct"])])  # fmt: skip
     title = f"Headline: {result.predictions[0].variant.label}"
+    if result.missing:
+        title = f"No headline, {result.missing} ({result.predictions[0].variant.label})"
     return title, ["", "measured", "predicted", "error %"], rows
 
 
@@ -118,13 +130,15 @@ def _variants(result: Validation) -> tuple[str, list[str], list[list[str]]]:
         facts = prediction.facts
         hits = facts["prefix_hit_pct"]
         rows.append([
-            prediction.variant.label + (" (headline)" if not i else ""), f"{mean_error(table):.2f}",
+            prediction.variant.label + ("" if i else " (the run's own)" if result.missing else " (headline)"),
+            f"{mean_error(table):.2f}",
             *("–" if part is None else f"{part:.2f}" for part in parts),
             f"{_percent(worst['error_pct'])} {worst['metric']} {worst['statistic']}",
             f"{facts['preemptions']:,}", "–" if hits is None else f"{hits:.1f}",
         ])  # fmt: skip
     headers = ["variant", "mean |error| %", *METRICS, "worst", "preempted", "hits %"]
-    return "All variants, none chosen by its result", headers, rows
+    title = "All variants, none chosen by its result"
+    return title + (", all without a part of the step" if result.missing else ""), headers, rows
 
 
 def _settings(result: Validation) -> tuple[str, list[str], list[list[str]]]:
@@ -148,7 +162,8 @@ def _percent(value: float | None) -> str:
 
 def markdown(result: Validation) -> str:
     """The report as text."""
-    lines = ["# Predicted beside measured", "", f"Run: `{result.measured.path}`. Tables: `{result.profile}`.", "",
+    lines = ["# Predicted beside measured", "", *(f"**{line}**\n" for line in result.status),
+             f"Run: `{result.measured.path}`. Tables: `{result.profile}`.", "",
              f"{result.summary[0].upper()}{result.summary[1:]}.", "", "![](figures/validate.png)", ""]  # fmt: skip
     for title, headers, rows in (_figures(result), _variants(result), _settings(result)):
         lines += [f"# {title}", ""]
@@ -190,9 +205,18 @@ def draw(result: Validation) -> Figure:
         _errors(below, result, metric)
     rows[0][0].set_ylabel("requests within this time, %")
     rows[1][0].set_ylabel("predicted against measured, %")
-    handles = [Line2D([], [], color=MEASURED, linewidth=2.6, label="measured"),
-               Line2D([], [], color=PREDICTED, linewidth=1.6, linestyle=(0, (3, 1.2)), marker="o",
-                      label=f"predicted, headline: {headline.variant.label}")]  # fmt: skip
+    handles = [
+        Line2D([], [], color=MEASURED, linewidth=2.6, label="measured"),
+        Line2D(
+            [],
+            [],
+            color=PREDICTED,
+            linewidth=1.6,
+            linestyle=(0, (3, 1.2)),
+            marker="o",
+            label=f"predicted, {'incomplete' if result.missing else 'headline'}: {headline.variant.label}",
+        ),
+    ]
     if others:
         handles.append(Line2D([], [], color=OTHERS, linewidth=0.8, marker="o", markersize=4,
                               label=f"the {len(others)} other variants"))  # fmt: skip
@@ -201,7 +225,10 @@ def draw(result: Validation) -> Figure:
     summary = f"{mean_error(result.headline):.2f} % mean error of {len(result.headline)} latency figures"
     if result.published is not None:
         what += f"LLMServingSim from the same tables: {result.published:.2f} %, "
-    return frame(fig, f"Predicted from measured kernels: {summary}", what + f"vLLM {result.engine['vllm_version']}",
+    title = f"Predicted from measured kernels: {summary}"
+    if result.missing:
+        title = f"Incomplete, a part of each step is missing: {summary}"
+    return frame(fig, title, what + f"vLLM {result.engine['vllm_version']}",
                  caption, handles)  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from kvlab_kernels.dispatch import Backend, backend_for
 from omegaconf import DictConfig, OmegaConf
 
 from allocators.base import Allocator
+from allocators.layout import KVLayout
 from harness.errors import HarnessError
 from harness.runner.checked import checked
 from harness.runner.flat import Step, as_it_is, flatten
@@ -20,7 +21,7 @@ from harness.runner.kv_pool import KVPool
 from harness.runner.made_up import MadeUp, decode_of, prefill_of
 from harness.runner.memory import check_memory, free_bytes
 from harness.runner.model import build_model, read_config, turn_weights
-from harness.runner.pool import pool_slots
+from harness.runner.pool import pool_units
 from harness.runner.probe import Probed, probe
 from harness.runner.refusals import refuse_lengths
 from harness.runner.torch_runner import TorchModelRunner
@@ -43,6 +44,7 @@ class Device:
     dtype: torch.dtype
     model: Any
     probed: Probed
+    layout: KVLayout
     backend: Backend
     seed: int
     facts: dict[str, Any]
@@ -51,12 +53,11 @@ class Device:
     def capacity(self, cfg: DictConfig) -> int:
         """Slots in the pool that `cfg` asks for."""
         total = taken = None
-        per_slot = self.probed.elements_per_token * self.dtype.itemsize
         if self.device.type == "cuda" and cfg.gpu_memory_utilization is not None:
             taken = self._taken_at_peak(cfg)
             total = torch.cuda.get_device_properties(self.device).total_memory
-        slots = pool_slots(cfg.kv_slots, cfg.kv_bytes, cfg.gpu_memory_utilization, per_slot, total, taken)
-        self.facts["kv_pool_bytes"] = slots * per_slot
+        slots = pool_units(cfg, self.layout, total, taken)
+        self.facts["kv_pool_bytes"] = slots * self.layout.unit_bytes
         return slots
 
     def runner(self, allocator: Allocator) -> TorchModelRunner:
@@ -140,7 +141,9 @@ def _open(key: str) -> Device:
         "kernels_reason": backend.reason,
         "parameters": sum(p.numel() for p in model.parameters()),
     }
-    opened = Device(device, dtype, model, probe(model), backend, cfg.seed, facts, as_it_is(model))
+    probed = probe(model)
+    layout = probed.layout(dtype.itemsize)
+    opened = Device(device, dtype, model, probed, layout, backend, cfg.seed, facts, as_it_is(model))
     facts["check"] = checked(model, backend, cfg.device.get("check", "auto"))
     if device.type == "cpu":
         if dtype == torch.float32:

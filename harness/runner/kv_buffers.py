@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from omegaconf import DictConfig
+from allocators.layout import KVLayout
+from harness.errors import HarnessError
 
-from harness.runner.latency.choose import element_bytes, model_weights
 
+def kv_buffers(layout: KVLayout) -> dict[str, int]:
+    """`token_bytes`: K (or V) of one token in one layer of one device; `buffers`: K and V of every layer.
 
-def kv_buffers(cfg: DictConfig) -> dict[str, int]:
-    """`token_bytes`: K (or V) of one token in one layer of one device; `buffers`: K and V of every layer."""
-    weights, devices = model_weights(cfg), 1
-    if cfg.device.kind == "simulated":
-        size = element_bytes(cfg)
-        devices = cfg.device.tensor_parallel
-    else:
-        from harness.runner.device import dtype_of
-
-        size = dtype_of(cfg).itemsize
-    heads = max(weights.kv_heads // devices, 1)  # with more devices than KV heads, each has a copy of one
-    return {"token_bytes": heads * weights.head_dim * size, "buffers": 2 * weights.layers}
+    Raises:
+        HarnessError: tokens take different bytes in different buffers.
+    """
+    widths = {(group.heads * group.key_width * group.element_bytes, group.value_width in (0, group.key_width))
+              for group in layout.groups}  # fmt: skip
+    size, alike = widths.pop()
+    if widths or not alike or layout.state_bytes:
+        raise HarnessError("an allocator that maps memory buffer by buffer needs K and V of one width in all layers")
+    return {"token_bytes": size, "buffers": sum(len(group.layers) * group.tensors for group in layout.groups)}

@@ -10,8 +10,10 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from harness.errors import HarnessError
-from harness.runner.latency.choose import model_weights
-from harness.runner.pool import pool_slots
+from harness.layout import layout_of
+from harness.names import model_name
+from harness.runner.latency.choose import model_config, model_weights
+from harness.runner.pool import pool_units
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -28,13 +30,14 @@ def check_memory(cfg: DictConfig, element_bytes: int, free: Callable[[], int | N
         HarnessError: they do not; the message says how much they take, and what would take less.
     """
     try:
-        model = model_weights(cfg)
-    except AttributeError:  # a shape that is not counted here
+        model, layout = model_weights(cfg), layout_of(model_config(cfg), element_bytes)
+    except (AttributeError, HarnessError):  # a shape that is not counted here
         return
-    per_slot, slots = model.slot_bytes(element_bytes), 0
+    per_slot = layout.token_bytes or layout.state_bytes
+    weights, pool = 0 if resident else model.parameters * element_bytes, 0
     if cfg.gpu_memory_utilization is None:
-        slots = pool_slots(cfg.kv_slots, cfg.kv_bytes, None, per_slot, None, None)
-    weights, pool = 0 if resident else model.parameters * element_bytes, slots * per_slot
+        pool = pool_units(cfg, layout, None, None) * layout.unit_bytes
+    slots = pool // per_slot
     there = free()
     if there is not None and weights + pool > there:
         gc.collect()  # the pool of a job before may hang in a circle of references
@@ -44,8 +47,8 @@ def check_memory(cfg: DictConfig, element_bytes: int, free: Callable[[], int | N
     fits = max(int(0.9 * there) - weights, 0) // per_slot
     way = f"kv_slots={fits} would fit" if fits else "choose a smaller model, device.dtype=bfloat16 or device=simulated"
     raise HarnessError(
-        f"the weights of model {cfg.model.name} take {_gb(weights)} and a KV pool of {slots:,} slots {_gb(pool)}, but "
-        f"only {_gb(there)} of memory are free here; {way}"
+        f"the weights of model {model_name(cfg.model)} take {_gb(weights)} and a KV pool of {slots:,} slots "
+        f"{_gb(pool)}, but only {_gb(there)} of memory are free here; {way}"
     )
 
 

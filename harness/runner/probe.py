@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from kvlab_kernels.scores import PLAIN, Scores
 
+from allocators.layout import KVLayout, LayerGroup
 from harness.errors import HarnessError
 from harness.runner.attention import Call, Calls, Mask, MaskMisused, layer_of, standing
 from harness.runner.cache import PackedCache, forward_of
@@ -57,6 +58,17 @@ class Probed:
     @property
     def elements_per_token(self) -> int:
         return sum(stored.elements for stored in self.layers.values())
+
+    def layout(self, element_bytes: int) -> KVLayout:
+        """The same in the words of the pool: layers that store alike are a group, and keep all tokens."""
+        alike: dict[Stored, list[int]] = {}
+        for number, stored in sorted(self.layers.items()):
+            alike.setdefault(stored, []).append(number)
+        return KVLayout(tuple(
+            LayerGroup("full", tuple(numbers), stored.key[0], stored.key[1],
+                       stored.value[0] * stored.value[1] // stored.key[0], element_bytes)
+            for stored, numbers in alike.items()
+        ))  # fmt: skip
 
 
 def probe(model: Any) -> Probed:

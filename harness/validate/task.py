@@ -68,8 +68,10 @@ def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, An
     latencies = {headline.skew: _load(tables, layers.value, headline.skew, engine)}
     if any((tables / f"skew_fit.csv{end}").is_file() for end in ("", ".gz")):
         latencies[not headline.skew] = _load(tables, layers.value, not headline.skew, engine)
+    missing = None
     if engine["tensor_parallel"] > 1 and "all_reduce" not in latencies[headline.skew].kernels:
-        notes.append("the tables have no all_reduce: what the devices tell each other takes no time here")
+        missing = "the tables have no all_reduce: what the devices tell each other takes no time here"
+        notes.insert(0, missing)
     predictions = [
         predict(measured, engine, latencies[one.skew], one, cfg, folder / "steps.csv" if one == headline else None,
                 progress(len(measured.table)) if progress else None)
@@ -81,12 +83,12 @@ def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, An
         measured=measured, engine=engine, profile=tables, predictions=predictions, tables=tables_of,
         settings=[*engine.settings.values(), layers, wanted], why=_why(engine, measured, wanted),
         notes=[*notes, *_pool(measured, engine, predictions[0], folder / "steps.csv")],
-        published=published_error(tables, tables_of[headline]),
+        published=published_error(tables, tables_of[headline]), missing=missing,
     )  # fmt: skip
     report(result, folder)
     return {
         "device": "simulated", "workload": measured.path.name, "model": engine.model,
-        "requests": len(measured.table), "variant": headline.label,
+        "requests": len(measured.table), "variant": headline.label, "incomplete": missing,
         "mean_error_pct": mean_error(tables_of[headline]), "published_error_pct": result.published,
         "mean_error_pct_by_variant": {one.label: mean_error(table) for one, table in tables_of.items()},
         "settings": {setting.name: [setting.value, setting.source] for setting in result.settings},

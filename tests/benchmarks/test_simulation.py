@@ -21,11 +21,12 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from allocators.paged import Paged
 from harness.clock import Clock
 from harness.engine import Engine
+from harness.layout import layout_of
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import summarize
 from harness.replayer import Source, replay
-from harness.runner.latency.choose import choose_latency, model_weights
+from harness.runner.latency.choose import choose_latency
 from harness.runner.latency.roofline import Roofline
 from harness.runner.simulated import SimulatedModelRunner
 from harness.workload import Workload, build_workload
@@ -78,9 +79,10 @@ def measure(benchmark: BenchmarkFixture, count: int, make: Any, *arguments: Any)
 @pytest.mark.parametrize("exact", [False, True], ids=["jumps", "every step"])
 def test_vidurs_set_up(benchmark: BenchmarkFixture, exact: bool) -> None:
     """Its pool: 90 % of 80 GB less the weights."""
-    weights = model_weights(OmegaConf.create({"model": OmegaConf.load(MODELS / "llama2_7b.yaml")}))  # type: ignore[arg-type]
-    latency = Roofline("a100_80gb", weights)
-    slots = (int(0.9 * latency.hardware.memory_bytes) - 2 * weights.parameters) // weights.slot_bytes(2)
+    model: Any = OmegaConf.to_container(OmegaConf.load(MODELS / "llama2_7b.yaml").config)
+    latency = Roofline("a100_80gb", model)
+    left = int(0.9 * latency.hardware.memory_bytes) - 2 * latency.weights.parameters
+    slots = left // layout_of(model).unit_bytes
     measure(benchmark, 2_000, vidur, latency, slots, None, exact)
 
 

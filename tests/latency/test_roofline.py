@@ -8,6 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from harness.errors import HarnessError
+from harness.layout import layout_of
 from harness.published import curve
 from harness.runner.latency.choose import choose_latency, model_weights, simulated_slots
 from harness.runner.latency.hardware import Hardware, load_hardware, names
@@ -42,9 +43,10 @@ def config(**changes: object) -> object:
      ("mistral_7b", 7.25, 131_072)],
 )  # fmt: skip
 def test_published_sizes_of_models(name: str, billions: float, slot_bytes: int) -> None:
-    weights = model_weights(OmegaConf.create({"model": OmegaConf.load(MODELS / f"{name}.yaml")}))
+    model = OmegaConf.load(MODELS / f"{name}.yaml")
+    weights = model_weights(OmegaConf.create({"model": model}))
     assert weights.parameters == pytest.approx(billions * 1e9, rel=0.01)
-    assert weights.slot_bytes(2) == slot_bytes
+    assert layout_of(OmegaConf.to_container(model.config)).unit_bytes == slot_bytes
 
 
 def test_a_transformers_config_and_its_names_are_read_alike() -> None:

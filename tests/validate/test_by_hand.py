@@ -183,13 +183,18 @@ def test_without_arrival_times_requests_come_when_they_were_queued(tmp_path: Pat
     assert any("admitted at `queued_ts`" in note for note in row["notes"])
 
 
-def test_tables_for_each_degree_of_parallelism(tmp_path: Path) -> None:
+def test_tables_for_each_degree_of_parallelism(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tables = tmp_path / "tables"
     write_profile(tables / "tp2")
     run = write_run(tmp_path / "run", meta=changed(META, "engine_kwargs.tensor_parallel_size", 2))
     row = validate(tmp_path / "out", run, tables)
     assert row["status"] == "finished", row["error"]
-    assert any("the tables have no all_reduce" in note for note in row["notes"])
+    assert "the tables have no all_reduce" in row["incomplete"] == row["notes"][0]
+    printed, report = capsys.readouterr().out, (tmp_path / "out" / "REPORT.md").read_text()
+    assert printed.startswith("Status: incomplete, no headline: the tables have no all_reduce")
+    assert "Headline" not in printed
+    assert report.startswith("# Predicted beside measured\n\n**Status: incomplete, no headline: the tables have no")
+    assert "# No headline, the tables have no all_reduce" in report
     assert (
         "holds tables of tensor_parallel=2" in validate(tmp_path / "one", write_run(tmp_path), tables / "tp2")["error"]
     )

@@ -19,7 +19,7 @@ from harness.report.sweep import Sweep
 MOST = 24  # systems in a chart; more bars or lines than this can't be told apart
 POINTS = 300  # of a curve
 CAUSE_COLORS = dict(zip(CAUSES, ("#D55E00", "#CC79A7", "#E69F00", "#8C6D31", "#0072B2", "#bbbbbb"), strict=True))
-DASHES = dict(zip((hatch for _, hatch, _ in KINDS), ("solid", "dash", "dot", "dashdot"), strict=True))
+DASHES = dict(zip((dash for dash, _, _ in KINDS), ("solid", "dash", "dot", "dashdot"), strict=True))
 LATENCIES = (("ttft_ms", "time to first token, s", 1e3), ("tpot_ms", "time per further token, ms", 1.0),
              ("e2e_ms", "end to end, s", 1e3))  # fmt: skip
 
@@ -49,7 +49,7 @@ def charts(sweep: Sweep) -> Iterator[Chart]:
 
 
 def _line(look: Look) -> dict[str, Any]:
-    return {"color": look.color, "dash": DASHES[look.hatch]}
+    return {"color": look.color, "dash": DASHES[look.dash]}
 
 
 def color_of(sweep: Sweep) -> dict[str, str]:

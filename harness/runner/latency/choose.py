@@ -13,7 +13,9 @@ import yaml
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from allocators.layout import KVLayout
 from harness.errors import HarnessError
+from harness.layout import layout_of
 from harness.names import model_name
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.latency.hardware import Hardware, load_hardware
@@ -23,7 +25,7 @@ from harness.runner.latency.table import TableLatency
 from harness.runner.latency.table_files import read_meta
 from harness.runner.latency.weights import Weights, weights_of
 from harness.runner.model import read_config
-from harness.runner.pool import pool_slots
+from harness.runner.pool import pool_units
 
 PRESETS = Path(__file__).parent / "presets"
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -46,7 +48,8 @@ def choose_latency(cfg: DictConfig) -> Any:
         if isinstance(wanted, DictConfig):
             return instantiate(wanted, _convert_="all")
         if wanted == "roofline":
-            return Roofline(hardware_of(cfg, "device.latency=roofline"), model_weights(cfg), _devices(cfg))
+            machine = hardware_of(cfg, "device.latency=roofline")
+            return Roofline(machine, model_config(cfg), _devices(cfg), layout=simulated_layout(cfg))
         return _named(str(wanted), cfg)
     except HarnessError:
         raise
@@ -83,32 +86,43 @@ def move_costs(cfg: DictConfig) -> MoveCosts | None:
     """What copies and swaps cost on `device.hardware`; None where no hardware is named."""
     if cfg.device.hardware is None:
         return None
-    return MoveCosts.of(model_weights(cfg), hardware_of(cfg, ""), _devices(cfg))
+    return MoveCosts.of(simulated_layout(cfg), hardware_of(cfg, ""))
 
 
-def simulated_slots(cfg: DictConfig) -> int:
-    """Slots in the pool of a simulated device; weights are all that lies beside it.
+def simulated_layout(cfg: DictConfig) -> KVLayout:
+    """What the model of `cfg` keeps on a simulated device.
 
     Raises:
-        HarnessError: as `pool_slots`, or a share of a memory whose size `device.hardware` does not say.
+        HarnessError: it is not known, or the devices can't share its heads.
     """
-    per_slot = device_bytes = weight_bytes = 0
-    if cfg.gpu_memory_utilization is not None or cfg.kv_bytes is not None:
-        weights, size = model_weights(cfg), element_bytes(cfg)
-        per_slot = weights.slot_bytes(size)
-        if cfg.gpu_memory_utilization is not None:
-            machine = hardware_of(cfg, "gpu_memory_utilization")
-            device_bytes = machine.memory_bytes * _devices(cfg)
-            weight_bytes = weights.parameters * size
-    return pool_slots(cfg.kv_slots, cfg.kv_bytes, cfg.gpu_memory_utilization, per_slot, device_bytes, weight_bytes)
+    return layout_of(model_config(cfg), element_bytes(cfg), tensor_parallel=_devices(cfg))
+
+
+def simulated_slots(cfg: DictConfig, layout: KVLayout | None = None) -> int:
+    """Slots (units of the layout) in the pool of a simulated device; weights are all that lies beside it.
+
+    Raises:
+        HarnessError: as `pool_units`, or a share of a memory whose size `device.hardware` does not say.
+    """
+    device_bytes = weight_bytes = 0
+    if cfg.gpu_memory_utilization is not None:
+        machine = hardware_of(cfg, "gpu_memory_utilization")
+        device_bytes = machine.memory_bytes * _devices(cfg)
+        weight_bytes = model_weights(cfg).parameters * element_bytes(cfg)
+    return pool_units(cfg, layout or simulated_layout(cfg), device_bytes, weight_bytes)
 
 
 def model_weights(cfg: DictConfig) -> Weights:
-    """Of `cfg.model`. A config written out is read as it is: `transformers` takes seconds to import."""
+    """Of `cfg.model`."""
+    return weights_of(model_config(cfg))
+
+
+def model_config(cfg: DictConfig) -> Any:
+    """Of `cfg.model`. A config written out is taken as it is: `transformers` takes seconds to import."""
     model: Any = OmegaConf.to_container(cfg.model, resolve=True)
     config = model.get("config")
     plain = not model.get("path") and isinstance(config, Mapping) and "hidden_size" in config
-    return weights_of(config if plain else read_config(model))
+    return config if plain else read_config(model)
 
 
 def hardware_of(cfg: DictConfig, who: str) -> Hardware:

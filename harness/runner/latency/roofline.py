@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from allocators.layout import KVLayout
 from harness.errors import HarnessError
+from harness.layout import layout_of
 from harness.runner.latency.base import LatencyModel
 from harness.runner.latency.hardware import Hardware, load_hardware
+from harness.runner.latency.reads import reads_of, seen_of
 from harness.runner.latency.weights import Weights, weights_of
 from schedulers.request import Batch, Work
 
@@ -17,21 +22,24 @@ class Roofline(LatencyModel):
 
     A step is, one after the other: the matrix products of all its tokens (weights are read once, of a mixture of
     experts those that some token chose), the output matrix for the sequences, attention of the prompts, attention of
-    the decodes, two all-reduces a layer, and the host's own work.
+    the decodes, two all-reduces a layer, and the host's own work. Attention reads what the layers keep: all tokens,
+    those in a window or a chunk, latents; a recurrent layer reads and writes one state a sequence.
 
     Args:
         hardware: a name (`a100_40gb`), a YAML file, or the keys of `Hardware`.
-        model: a `transformers` config or a mapping with its names.
+        model: a `transformers` config, a mapping with its names, or the `Weights` that were counted from one.
         tensor_parallel: devices that share every matrix and every head.
         step_overhead_us: host work of a step that kernels do not hide.
         sequence_overhead_us: host work for each sequence in it (sampling, input preparation, output handling).
+        layout: what the layers keep; None = as `model` says, in the hardware's element size.
 
     Raises:
         HarnessError: unknown hardware, or a number of devices that does not divide the heads.
     """
 
     def __init__(self, hardware: str | Mapping[str, Any] | Hardware, model: Any, tensor_parallel: int = 1,
-                 step_overhead_us: float = 1500.0, sequence_overhead_us: float = 10.0) -> None:  # fmt: skip
+                 step_overhead_us: float = 1500.0, sequence_overhead_us: float = 10.0,
+                 layout: KVLayout | None = None) -> None:  # fmt: skip
         self.hardware = load_hardware(hardware if isinstance(hardware, str | Hardware) else dict(hardware))
         self.weights: Weights = model if isinstance(model, Weights) else weights_of(model)
         if tensor_parallel < 1 or self.weights.heads % tensor_parallel:
@@ -41,23 +49,63 @@ class Roofline(LatencyModel):
         self.tensor_parallel = tensor_parallel
         self.step_ns_overhead = step_overhead_us * 1e3
         self.sequence_ns_overhead = sequence_overhead_us * 1e3
-        weights, machine = self.weights, self.hardware
+        machine = self.hardware
         self._flop_ns = 1 / (machine.flops_per_ns * tensor_parallel)
         self._byte_ns = 1 / (machine.bytes_per_ns * tensor_parallel)
-        self._slot_bytes = weights.slot_bytes(machine.element_bytes)
-        self._pair_flops = 4 * weights.layers * weights.heads * weights.head_dim  # q·k and p·v, a multiply-add each
-        self.context_ns = self._longer(self._slot_bytes, self._pair_flops)
+        text = self.weights.text
+        layout = layout or layout_of(text, machine.element_bytes, tensor_parallel=tensor_parallel)
+        self._slot_bytes, self._state_bytes = layout.token_bytes, layout.state_bytes
+        self._reads = [reads for reads in reads_of(layout, text) if reads.token_bytes]
+        self.context_ns = sum([self._longer(r.token_bytes, r.pair_flops) for r in self._reads if not r.kept.reach])
+        self._bounded = [reads for reads in self._reads if reads.kept.reach]
         self._lines: dict[tuple[int, int], float] = {}
 
     def line(self, work: Work) -> tuple[float, float]:
         lanes = work.decodes + work.idle
         base = self._linear_ns(lanes + work.prompt_tokens, lanes + work.prompts)
         if work.prompts:
-            base += self._longer(work.prompt_context * self._slot_bytes, work.pairs * self._pair_flops)
+            for reads in self._reads:
+                if not reads.kept.reach:
+                    flops = work.pairs * reads.prompt_flops
+                    base += self._longer(work.prompt_context * reads.token_bytes, flops)
         return base, self.context_ns
 
+    def estimate(self, batch: Batch) -> int:
+        if not self._bounded:
+            return super().estimate(batch)
+        base, slope = self.line(batch.work)
+        return round(base + slope * batch.work.context + self._within(batch))
+
     def further_ns(self, batch: Batch, steps: int) -> list[int]:
-        return self.along_line(batch, steps)
+        if not self._bounded:
+            return self.along_line(batch, steps)
+        work = batch.work.after(1)
+        base, slope = self.line(work)
+        stored = np.array([seq.stored for seq in batch.seqs])[None] + 1 + np.arange(steps)[:, None]
+        ns = base + slope * (work.context + work.decodes * np.arange(steps))
+        for reads in self._bounded:
+            seen = seen_of(reads.kept, stored).sum(axis=1)
+            ns = ns + seen * self._longer(reads.token_bytes, reads.pair_flops)
+        times: list[int] = np.rint(ns).astype(np.int64).tolist()
+        return times
+
+    def _within(self, batch: Batch) -> float:
+        """What reading the tokens of windows and chunks takes."""
+        lanes = [seq.stored for seq, count in zip(batch.seqs, batch.counts, strict=True) if count == 1]
+        stored = np.array(lanes + [seq.stored for seq in batch.idle], dtype=np.int64)
+        prompts = [(seq.stored, count) for seq, count in zip(batch.seqs, batch.counts, strict=True) if count != 1]
+        total = 0.0
+        for reads in self._bounded:
+            slope = self._longer(reads.token_bytes, reads.pair_flops)
+            total += int(seen_of(reads.kept, stored).sum()) * slope
+            context = pairs = 0
+            for end, count in prompts:
+                seen = seen_of(reads.kept, np.arange(end - count + 1, end + 1))
+                pairs += int(seen.sum()) - count // 2
+                context += int((seen - np.arange(1, count + 1)).max()) + count
+            if prompts:
+                total += self._longer(context * reads.token_bytes, pairs * reads.prompt_flops)
+        return total
 
     def _linear_ns(self, tokens: int, sequences: int) -> float:
         """All that depends on the number of tokens and sequences only; remembered, since few pairs of them occur."""
@@ -74,6 +122,8 @@ class Roofline(LatencyModel):
         output = weights.hidden * weights.vocab
         head = self._longer(output * size, 2 * output * sequences)
         written = tokens * self._slot_bytes * self._byte_ns
+        if self._state_bytes:
+            written += 2 * sequences * self._state_bytes * self._byte_ns
         host = self.step_ns_overhead + self.sequence_ns_overhead * sequences
         return layers + head + written + self._all_reduce(tokens * weights.hidden * size) + host
 

@@ -250,7 +250,8 @@ def _described(trace: Trace, checked: Checked, index: int) -> str:
     column, rule = checked.faults.rules[checked.faults.code[index] - 1]
     # A rule may speak of the prompt's length as well: then that value is shown beside the faulty one.
     spoken_of = [column] + [name for name in (trace.layout.prompt,) if name in rule]
-    shown = ", ".join(f"{name} is {checked.raw[name][index]!r:.60}" for name in spoken_of if name in checked.raw)
+    values = {name: checked.raw[name][index] for name in spoken_of if name in checked.raw}
+    shown = ", ".join(f"{name} is {value!r:.60}" for name, value in values.items() if value is not ABSENT)
     what = f"{column} {rule} ({shown})" if column and shown else f"{column} {rule}".strip()
     return f"{trace.where(checked.rows.lines[index])}: {what}"
 
