@@ -195,7 +195,7 @@ def _capture(runner: TorchModelRunner, cfg: DictConfig) -> dict[str, Any]:
     smallest = runner.allocator.footprint(1) or 1
     lanes = min(cfg.scheduler.max_num_seqs, runner.allocator.capacity // smallest)
     try:
-        runner.capture(lanes, cfg.max_model_len)
+        runner.capture(lanes, min(cfg.max_model_len, runner.allocator.capacity))
     except (RuntimeError, NotImplementedError) as error:  # steps run one kernel at a time instead
         runner.graphs = None
         return {"cuda_graphs": False, "cuda_graphs_reason": str(error).split("\n")[0]}
