@@ -142,6 +142,9 @@ def _open(key: str) -> Device:
         "parameters": sum(p.numel() for p in model.parameters()),
     }
     probed = probe(model)
+    if backend.name == "triton" and not all(call.scores.are_plain for call in probed.calls.all):
+        raise HarnessError(f"model {model.config.model_type}: windows, chunks, soft caps and sinks are not served by the "
+                           "Triton kernels; device.kernels=torch serves them")  # fmt: skip
     layout = probed.layout(dtype.itemsize)
     opened = Device(device, dtype, model, probed, layout, backend, cfg.seed, facts, as_it_is(model))
     facts["check"] = checked(model, backend, cfg.device.get("check", "auto"))
