@@ -143,8 +143,8 @@ def _open(key: str) -> Device:
     }
     probed = probe(model)
     if backend.name == "triton" and not all(call.scores.are_plain for call in probed.calls.all):
-        raise HarnessError(f"model {model.config.model_type}: windows, chunks, soft caps and sinks are not served by the "
-                           "Triton kernels; device.kernels=torch serves them")  # fmt: skip
+        raise HarnessError(f"model {model.config.model_type}: the Triton kernels have no windows, chunks, soft caps or "
+                           "sinks; device.kernels=torch has them")  # fmt: skip
     layout = probed.layout(dtype.itemsize)
     opened = Device(device, dtype, model, probed, layout, backend, cfg.seed, facts, as_it_is(model))
     facts["check"] = checked(model, backend, cfg.device.get("check", "auto"))
