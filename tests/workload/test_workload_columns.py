@@ -85,6 +85,23 @@ def test_a_wrong_key_is_answered(write: Write, keys: dict[str, Any], said: str) 
         build(write(MINE), **keys)
 
 
+def test_a_key_that_no_row_of_json_has_is_answered(write: Write) -> None:
+    path = write([{"input_length": 5, "output_length": 6, "timestamp": 0, "prio": 3}])
+    for name, column in (("priority", "prioo"), ("arrival_s", "timestam"), ("prompt_len", "input_lenght")):
+        with pytest.raises(WorkloadError, match=rf"{column}.*(has no such column; did you mean|is missing)"):
+            build(path, columns={name: column})
+    assert build(path, columns={"priority": "prio"}).requests[0].priority == 3
+
+
+def test_dates_in_our_own_columns_begin_at_the_first(write: Write) -> None:
+    dates = write("arrival_s,prompt_len,output_len\n2023-11-16 18:15:46,1,2\n2023-11-16 18:15:47.5,1,2\n")
+    assert [r.arrival_ns for r in build(dates).requests] == [0, 1_500_000_000]
+    epoch = write("arrival_s,prompt_len,output_len\n1700158546,1,2\n1700158547.5,1,2\n")
+    assert [r.arrival_ns for r in build(epoch).requests] == [0, 1_500_000_000]
+    own = write("arrival_s,prompt_len,output_len\n5,1,2\n")
+    assert [r.arrival_ns for r in build(own).requests] == [5_000_000_000]
+
+
 def test_several_columns_that_could_be_the_same_are_asked_about(write: Write) -> None:
     path = write("arrival_time,prompt_tokens,input_len,output_len\n0,1,2,3\n")
     with pytest.raises(WorkloadError, match=r"prompt_tokens and input_len could each be prompt_len: workload"):

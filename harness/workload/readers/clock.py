@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.workload.errors import WorkloadError
 from harness.workload.readers.checks import Integers
-from harness.workload.readers.detect import ASK
+from harness.workload.readers.detect import ASK, no_such_column
 from harness.workload.readers.format import (
     ABSENT,
     MICROSECOND,
@@ -32,11 +32,11 @@ class TimeColumn:
         dates: whether times were dates.
     """
 
-    def __init__(self, layout: Format, path: str, time_unit: str | None, named: bool) -> None:
+    def __init__(self, layout: Format, path: str, time_unit: str | None, named: str | None) -> None:
         self.column: str | None = None
         self.unit: int | None = None
         self.dates = False
-        self._layout, self._path, self._named = layout, path, named
+        self._layout, self._path, self._named = layout, path, named  # the field by which the user named it, or None
         self._asked = None if time_unit is None else UNITS[time_unit]
         self._others: dict[str, list[Any]] = {}  # columns that nobody reads, with some values
         self._also: dict[str, None] = {}  # other columns of times that the format knows
@@ -60,6 +60,8 @@ class TimeColumn:
         """Raises if no time was found and a column that nobody reads looks like one."""
         if self.column is not None:
             return
+        if self._named is not None:
+            raise no_such_column(self._path, self._named, self._layout.times[0][0], list(self._others))
         suspects = [name for name in self._unread() if named_like_a_time(name)]
         suspects = suspects or [name for name in self._unread() if valued_like_a_time(name, self._others[name])]
         if not suspects:
@@ -93,7 +95,7 @@ class TimeColumn:
 
     def is_told(self) -> bool:
         """Whether somebody said which unit the numbers have: the user, or the column by its name."""
-        return bool(self._asked or self._named or unit_of(self.column or ""))
+        return bool(self._asked or unit_of(self._named or "") or unit_of(self.column or ""))
 
     def doubts(self, rate: float | None) -> list[str]:
         """What looks wrong with the times: a unit that nobody named, or another column that could be meant.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from harness.workload.errors import WorkloadError
@@ -50,10 +50,7 @@ def detect(source: Source, named: Mapping[str, str]) -> Format:
     """
     for field, column in named.items():
         if column not in source.header and source.kind != "json":
-            raise WorkloadError(
-                f"workload.columns.{field}={column}: {source.path} has no such column"
-                f"{_meant(column, source.header)}; it has {', '.join(source.header)}"
-            )
+            raise no_such_column(source.path, field, column, source.header)
     fits = [layout for layout in KNOWN if set(layout.required) <= set(source.header)]
     layout = (
         max(fits, key=lambda layout: len(layout.required)) if fits else plain(source.path, source.header, list(named))
@@ -75,9 +72,13 @@ def detect(source: Source, named: Mapping[str, str]) -> Format:
 ASK = -1  # the unit of a column that was named without one: only `workload.time_unit` or dates tell it
 
 
-def _meant(name: str, header: list[str]) -> str:
-    close = difflib.get_close_matches(name, header, 1)
-    return f"; did you mean {close[0]}?" if close else ""
+def no_such_column(path: str, field: str, column: str, header: Sequence[str]) -> WorkloadError:
+    """The answer to a column that was named for a field and is not there."""
+    close = difflib.get_close_matches(column, header, 1)
+    meant = f"; did you mean {close[0]}?" if close else ""
+    return WorkloadError(
+        f"workload.columns.{field}={column}: {path} has no such column{meant}; it has {', '.join(header)}"
+    )
 
 
 def _known() -> str:

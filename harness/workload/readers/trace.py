@@ -12,7 +12,7 @@ import numpy as np
 from harness.workload.errors import WorkloadError
 from harness.workload.fields import FIELDS
 from harness.workload.readers.clock import TimeColumn, offered_rate
-from harness.workload.readers.detect import detect
+from harness.workload.readers.detect import detect, no_such_column
 from harness.workload.readers.format import ABSENT, Choice, Chunk, Format, Values
 from harness.workload.readers.json_rows import json_chunks
 from harness.workload.readers.rows import Checked, Rows, check_chunk, join
@@ -20,6 +20,7 @@ from harness.workload.readers.source import Source, TextSource, open_source
 
 _SWITCH = "workload.invalid=drop leaves such rows out"
 _SECOND = 1_000_000_000
+_A_DATE = 10**18  # nanoseconds: nobody waits for 31 years, so these are since 1970
 
 
 @dataclass(slots=True)
@@ -127,7 +128,7 @@ class _Reader:
 
     def __init__(self, trace: Trace, how: Reading) -> None:
         self.trace, self.how = trace, how
-        named = any(name.startswith("arrival_") for name in how.columns)
+        named = next((name for name in how.columns if name.startswith("arrival")), None)
         self.time = TimeColumn(trace.layout, trace.path, how.time_unit, named) if how.times else None
         self.dated = False
         self.parts: list[Rows] = []
@@ -219,8 +220,9 @@ class _Reader:
             first = self.first_fault and f"; the first is {self.first_fault}"
             raise WorkloadError(f"{trace.path}: the file as a whole has no valid row{why}{first}")
         trace.first_fault = self.first_fault
+        self._refuse_unseen()
         if trace.rows.arrival_ns is not None:
-            _sort(trace)
+            _sort(trace, time is not None and time.dates)
             rate = offered_rate(trace.rows.arrival_ns)
             if time is not None:
                 trace.notices += time.doubts(rate)
@@ -231,11 +233,20 @@ class _Reader:
             _skip(trace, self.how.skip_s, self.how.limit)
         return trace
 
+    def _refuse_unseen(self) -> None:
+        """Raises if no row has a column that the user has named: rows of JSON tell their keys only as they come."""
+        seen = [*self.trace.read_as, *self.trace.unread]
+        for name, column in self.how.columns.items():
+            if column not in seen and (self.time is not None or not name.startswith("arrival")):
+                raise no_such_column(self.trace.path, name, column, seen)
+
     def _settle_placeholders(self, time: TimeColumn) -> None:
         rows, trace = self.trace.rows, self.trace
         if not self.dated:
             time.refuse_others()
             trace.rows = replace(rows, arrival_ns=None)
+            if self.how.time_unit:
+                trace.notices.append("workload.time_unit has no effect: the file has no arrivals")
             why = trace.layout.without_times and f" ({trace.layout.without_times})"
             if time.column is not None or why:
                 what = time.column or trace.layout.times[0][0]
@@ -256,15 +267,19 @@ def _described(trace: Trace, checked: Checked, index: int) -> str:
     return f"{trace.where(checked.rows.lines[index])}: {what}"
 
 
-def _sort(trace: Trace) -> None:
-    """Orders rows by arrival (equal times keep the file's order) and lets the first arrive at 0."""
+def _sort(trace: Trace, dates: bool) -> None:
+    """Orders rows by arrival (equal times keep the file's order) and lets the first arrive at 0.
+
+    A format whose time 0 is the start of the replay keeps it, unless its times are dates or count since 1970.
+    """
     rows = trace.rows
     assert rows.arrival_ns is not None
     trace.out_of_order = int((rows.arrival_ns < np.maximum.accumulate(rows.arrival_ns)).sum())
     if trace.out_of_order:
         rows = rows.take(np.argsort(rows.arrival_ns, kind="stable"))
         trace.notices.append(f"{trace.out_of_order} rows were out of order and have been sorted by arrival")
-    if rows.arrival_ns is not None and not trace.layout.keep_origin:
+    assert rows.arrival_ns is not None
+    if not trace.layout.keep_origin or dates or rows.arrival_ns[0] > _A_DATE:
         rows.arrival_ns = rows.arrival_ns - rows.arrival_ns[0]
     trace.rows = rows
 
