@@ -54,7 +54,8 @@ def read(cls: Any, name: str, value: Any) -> Any:
     Raises:
         ValueError: its annotation takes no such value; the text completes "KEY must be".
     """
-    kind, null, _ = arguments(cls).get(name, Argument(None, True))
+    argument = arguments(cls).get(name, Argument(None, True))
+    kind, null = argument.kind, argument.null
     if kind is None or (value is None and null):
         return value
     try:
