@@ -176,6 +176,8 @@ def test_a_plug_in_from_a_file_gets_every_key_that_it_takes() -> None:
     (["workload=fixed", "workload.prompt.mean=3"],
      ["workload.prompt.mean=3 has no effect: it counts only with workload.prompt.kind=lognormal or exponential"]),
     (["workload.cv=2"], ["workload.cv=2 has no effect: it counts only with workload.arrival=gamma"]),
+    (["workload.skip_s=5", "workload.time_unit=ms"],
+     ["workload.skip_s=5 and workload.time_unit=ms have no effect: they count only with workload.path"]),
     (["workload.invalid=drop"], ["workload.invalid=drop has no effect: it counts only with workload.path"]),
     (["workload.arrival=burst", "workload.time_scale=2"],
      ["workload.time_scale=2 has no effect: it counts only where requests arrive over time"]),
