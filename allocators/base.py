@@ -72,6 +72,12 @@ class Grid(NamedTuple):
     ring: int = 0
 
 
+def _width(grid: Grid, kept: Kept, capacity: int, max_model_len: int) -> int:
+    """Columns of a group's table: as long as a sequence may get, or as a pool can hold that gives nothing back."""
+    longest = max_model_len if kept.reach else min(max_model_len, capacity)
+    return -(-longest // grid.block_size) if grid.block_size else 1
+
+
 class Allocator(ABC):
     """The base of every allocator: the ledger, the rows and the books; subclasses place slots.
 
@@ -115,7 +121,7 @@ class Allocator(ABC):
         self.kept = tuple(kept)
         self.grain = self.block_size or 1
         self.grids = tuple(grids or [Grid(self.block_size, self.grain * max(each.token_units, 1)) for each in kept])
-        widths = [-(-max_model_len // grid.block_size) if grid.block_size else 1 for grid in self.grids]
+        widths = [_width(grid, each, capacity, max_model_len) for grid, each in zip(self.grids, kept, strict=True)]
         self.group_tables = [np.full((64, width), -1, dtype=np.int32) for width in widths]
         self.tables = self.group_tables[0]
         self.shares = type(self).shares or type(self).lookup is not Allocator.lookup

@@ -134,4 +134,7 @@ def _jobs(entries: Any) -> Iterator[Job]:
         known = {key: value for key, value in entry.items() if key in Job.__dataclass_fields__}
         if Path(str(entry["dir"])).is_absolute() or ".." in Path(str(entry["dir"])).parts:
             raise ValueError(f"{entry['dir']!r} is no folder inside")
+        for key, kinds in (("overrides", list), ("config", dict | str | None), ("names", dict)):
+            if key in known and not isinstance(known[key], kinds):
+                raise TypeError(f"{key} of job {entry['dir']} is no {kinds}")
         yield Job(**{**known, "dir": str(entry["dir"])})

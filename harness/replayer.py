@@ -96,14 +96,15 @@ class Replay:
                     now = ended = clock.now
                 elif when == self.alarms[at]:
                     free.add(at)
+            if alone and self.flying:  # who arrives meanwhile is seen when the step lands
+                now = clock.wait_until(events[0][0])
+                continue
             arrival = source.next_at()
             if arrival is not None and arrival <= now:
                 self._deliver(now)
                 arrival = source.next_at()
             if free:
                 self._start(now, arrival)
-            if alone and self.flying:
-                now = clock.wait_until(events[0][0])  # what arrives meanwhile is seen when the step lands
             elif not source.pending and self.over == source.injected:
                 break
             elif events and (arrival is None or events[0][0] < arrival):

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -46,6 +47,8 @@ class Sweep(Sweeper):
     A job is composed once, here, and runs as it was planned, by whatever launcher.
     """
 
+    launcher: Any
+
     def __init__(self, max_batch_size: int | None, params: dict[str, str] | None = None, resume: bool = False) -> None:
         self.params, self.resume = params or {}, resume
 
@@ -76,6 +79,7 @@ class Sweep(Sweeper):
         if self.resume:
             with again(wanted) as (plan, left):
                 _pin(self.composed, wanted)
+                launchers.prepare(self.launcher, left)
                 self.run(wanted, plan, left)
             return
         asked_for = any(item.startswith(f"{DIR}=") for item in hydra.overrides.hydra)
@@ -84,6 +88,7 @@ class Sweep(Sweeper):
         with lock:
             try:
                 plan = self.plan(folder, arguments)
+                launchers.prepare(self.launcher, plan.jobs)
                 plan.write(folder)
             except BaseException:
                 lock.release()
@@ -150,10 +155,15 @@ class Sweep(Sweeper):
             for number, job in enumerate(jobs):
                 self._here(number, job)
         elif jobs:
-            launchers.prepare(self.launcher, jobs)
+            watch = launchers.Watch(self.launcher, folder, [job.dir for job in jobs])
             try:
-                with launchers.watched(folder, [job.dir for job in jobs]):
+                with watch:
                     self._elsewhere(folder, jobs)
+            except KeyboardInterrupt:
+                if not watch.trouble:
+                    raise
+                print(f"error: {watch.trouble}", file=sys.stderr)
+                launchers.stop(self.launcher, folder, [job.dir for job in jobs])
             finally:
                 launchers.leave()
 

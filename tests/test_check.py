@@ -89,10 +89,11 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def opened(check: Any = "auto", **changes: Any) -> dict[str, Any]:
     """What `environment.json` says of the check of a model."""
-    device_module._open.cache_clear()
+    device_module._OPENED.clear()
     model = {"path": None, "config": families()["gpt2"] | changes, "init_std": 0.12}
     settings = {"kind": "cpu", "dtype": "float32", "threads": 1, "kernels": "torch", "flatten": False, "check": check}
-    wanted = {"model": model, "device": settings, "seed": 0, "max_model_len": 64}
+    pool = {"kv_slots": 64, "kv_bytes": None, "gpu_memory_utilization": None, "max_model_len": 64}
+    wanted = {"model": model, "device": settings, "seed": 0, **pool}
     return open_device(OmegaConf.create(wanted)).facts["check"]
 
 

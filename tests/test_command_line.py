@@ -221,7 +221,7 @@ def test_the_allocator_of_the_readme_runs_and_keeps_the_contract(tmp_path, plugi
                    "hydra.run.dir=run", **plugin)  # fmt: skip
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "run/summary.json").read_text())
-    assert (summary["finished"], summary["allocator"], summary["warnings"]) == (6, "twosizes", [])
+    assert (summary["finished"], summary["allocator"], summary["warnings"]) == (6, "my_pkg.TwoSizes", [])
 
 
 @pytest.mark.parametrize(

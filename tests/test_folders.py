@@ -201,7 +201,7 @@ def test_the_plan_says_all_that_a_reader_needs(swept):
     plan = read_plan(swept)
     assert plan
     assert [job.dir for job in plan.jobs] == ["0", "1", "2"]
-    assert plan.jobs[1].names["system"] == "vLLM"
+    assert plan.jobs[1].names["allocator"].startswith("paged")
     assert plan.jobs[1].cfg.allocator.block_size == 3
     assert plan.command[0] == "-m"
     assert plan.code["commit"]
@@ -245,7 +245,7 @@ def test_what_a_killed_sweep_left_is_reported(sweep):
     assert done.code == 1
     table = pd.read_csv(sweep / "comparison.csv")
     assert table["status"].tolist() == ["interrupted", "failed", "not run"]
-    assert table["system"].tolist() == ["vLLM"] * 3
+    assert table["system"].str.contains("paged").all()
 
 
 def test_a_job_under_way_is_called_running(sweep):

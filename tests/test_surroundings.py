@@ -250,7 +250,7 @@ def test_a_disk_that_is_full_at_the_report_prints_it(swept, monkeypatch):
         done = command(swept.parent, "report", "sweep")
     assert done.code == 2
     assert "sweep/comparison.csv" in done.err
-    assert "vLLM" in done.out
+    assert "paged" in done.out
     assert {path: path.read_bytes() for path in swept.rglob("*") if path.is_file()} == before
 
 
@@ -293,7 +293,7 @@ def test_a_read_only_folder_of_results(swept, tmp_path):
         done = command(tmp_path, "report", "disk")
         assert done.code == 2
         assert "Read-only file system" in done.err
-        assert "vLLM" in done.out
+        assert "paged" in done.out
         for key in ("hydra.run.dir=disk/new", "hydra.sweep.dir=disk/new"):
             done = command(tmp_path, *FAST, *(["-m"] if "sweep" in key else []), key)
             assert done.code == 2

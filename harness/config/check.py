@@ -156,6 +156,7 @@ def _plugins(cfg: DictConfig, values: Values, asked: Collection[str]) -> list[st
         takes = plugins.arguments(cls)
         for name, value in values[group].items():
             key = f"{group}.{name}"
+            mistakes += _part(value, key)
             if name == "_target_" or (key in known and name in takes):
                 continue
             if name not in takes and key in asked and not plugins.takes_any(cls):
@@ -169,6 +170,21 @@ def _plugins(cfg: DictConfig, values: Values, asked: Collection[str]) -> list[st
                     changed[key] = read
     _set(cfg, changed)
     return mistakes
+
+
+def _part(value: Any, key: str) -> Iterator[str]:
+    """The mistakes in an argument that names a class of its own, as an order does for `scheduler.policy`."""
+    if not isinstance(value, Mapping) or "_target_" not in value:
+        return
+    try:
+        cls = locate(value["_target_"], f"{key}._target_")
+    except HarnessError as error:
+        yield str(error)
+        return
+    takes = plugins.arguments(cls)
+    for name in value:
+        if name != "_target_" and name not in takes and not plugins.takes_any(cls):
+            yield f"{key}.{name}: {cls.__name__} has no such argument{nearest(name, takes)}"
 
 
 def _set(cfg: DictConfig, values: Mapping[str, Any]) -> None:

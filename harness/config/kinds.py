@@ -216,6 +216,23 @@ class Table:
         return {name: self.of.read(item) if self.of else item for name, item in value.items()}
 
 
+@dataclass(frozen=True)
+class Object:
+    """A mapping that names a class by `_target_`, with its arguments beside it."""
+
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.what} (`{{_target_: my.Class, …}}`)"
+
+    def read(self, value: Any) -> dict[Any, Any]:
+        if not isinstance(value, Mapping):
+            raise ValueError
+        if not isinstance(value.get("_target_"), str):
+            raise ValueError("a mapping names its class by _target_")
+        return dict(value)
+
+
 def near(value: Any, names: Iterable[str], prefix: str = "") -> str:
     """``did you mean paged?``, or nothing."""
     close = get_close_matches(str(value), list(names), n=2, cutoff=0.6)

@@ -142,6 +142,9 @@ def _open(key: str) -> Device:
         "parameters": sum(p.numel() for p in model.parameters()),
     }
     probed = probe(model)
+    if backend.name == "triton" and not all(call.scores.are_plain for call in probed.calls.all):
+        raise HarnessError(f"model {model.config.model_type}: the Triton kernels have no windows, chunks, soft caps or "
+                           "sinks; device.kernels=torch has them")  # fmt: skip
     layout = probed.layout(dtype.itemsize)
     opened = Device(device, dtype, model, probed, layout, backend, cfg.seed, facts, as_it_is(model))
     facts["check"] = checked(model, backend, cfg.device.get("check", "auto"))
@@ -195,7 +198,7 @@ def _capture(runner: TorchModelRunner, cfg: DictConfig) -> dict[str, Any]:
     smallest = runner.allocator.footprint(1) or 1
     lanes = min(cfg.scheduler.max_num_seqs, runner.allocator.capacity // smallest)
     try:
-        runner.capture(lanes, cfg.max_model_len)
+        runner.capture(lanes, min(cfg.max_model_len, runner.allocator.capacity))
     except (RuntimeError, NotImplementedError) as error:  # steps run one kernel at a time instead
         runner.graphs = None
         return {"cuda_graphs": False, "cuda_graphs_reason": str(error).split("\n")[0]}

@@ -84,7 +84,7 @@ def build_workload(config: Mapping[str, Any], max_model_len: int, seed: int) -> 
         raise WorkloadError(f"workload.duration_s={settings.duration_s}: no request arrives before that time")
     notes |= {"requests": len(rows), "offered_rate": offered_rate(arrival), "span_s": float(arrival[-1]) / _SECOND}
     notes["declared"] = settings.max_tokens
-    notes["notices"] += _unused(settings, notes["arrival"])
+    notes["notices"] += [*_fewer(settings, len(rows)), *_unused(settings, notes["arrival"])]
     if settings.shared_prefix:
         _put_before(rows, settings.shared_prefix)
     notes["notices"] += _ask_of_all(rows, settings)
@@ -180,9 +180,18 @@ def _unused(settings: Settings, process: str) -> list[str]:
         said.append(f"workload.rate={settings.rate:g} has no effect with arrival={process}")
     if settings.concurrency is not None and process != "closed_loop":
         said.append(f"workload.concurrency={settings.concurrency} has no effect with arrival={process}")
-    idle = [name for name in ("columns", "time_unit", "skip_s") if settings.path is None and getattr(settings, name)]
-    said += [f"workload.{name}={getattr(settings, name)} has no effect without workload.path" for name in idle]
+    if settings.arrival == "auto" and settings.time_scale != 1 and process == "burst":
+        said.append(f"workload.time_scale={settings.time_scale:g} has no effect on requests that all arrive at once")
     return said
+
+
+def _fewer(settings: Settings, requests: int) -> list[str]:
+    """Said where there are fewer requests than were asked for; `workload.limit` is a bound, so it asks for none."""
+    if settings.duration_s is not None or settings.num_requests is None or requests >= settings.num_requests:
+        return []
+    limited = settings.limit is not None and requests >= settings.limit
+    why = f"workload.limit={settings.limit}" if limited else f"{settings.path} has no more"
+    return [f"workload.num_requests={settings.num_requests}, but there are {requests} requests: {why}"]
 
 
 def _banner(notes: dict[str, Any]) -> str | None:

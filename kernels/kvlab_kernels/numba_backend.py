@@ -31,7 +31,7 @@ from kvlab_kernels import torch_backend
 from kvlab_kernels.addresses import Addresses
 from kvlab_kernels.cached import cached_njit
 from kvlab_kernels.scores import PLAIN, Scores
-from kvlab_kernels.torch_backend import prefill_attention, swap_in, swap_out
+from kvlab_kernels.torch_backend import prefill_attention, swap_in, swap_out, values_in_keys
 
 __all__ = ["copy_slots", "decode_attention", "move_slots", "prefill_attention", "swap_in", "swap_out", "write_kv"]
 
@@ -40,6 +40,7 @@ numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]  # type: ign
 
 _CHUNK = 16  # tokens whose scores are kept at a time, and how far ahead memory is asked for
 _LOWEST = np.float32(-3e38)  # a score below all others; infinity would turn differences into NaN
+_NO_SINKS = np.empty(0, np.float32)
 
 
 def decode_attention(
@@ -55,16 +56,19 @@ def decode_attention(
     """Attend with one query per sequence; see `kvlab_kernels.torch_backend.decode_attention` for the arguments.
 
     Raises:
-        TypeError: the pools or ``out`` are not contiguous, or the addresses are not int32.
+        TypeError: the pools or ``out`` are not contiguous (but for values that are a part of the keys), or the
+            addresses are not int32.
     """
-    other = scores is not PLAIN or k_pool.shape != v_pool.shape
-    if other or q.dtype != torch.float32 or k_pool.dtype != torch.float32:
+    if q.dtype != torch.float32 or k_pool.dtype != torch.float32:
         return torch_backend.decode_attention(q, k_pool, v_pool, addresses, scale, out, max_length, scores)
     tables, rows, lengths, block_size = addresses
-    queries, keys, values = q.contiguous().numpy(), k_pool.numpy(), v_pool.numpy()
-    out = torch.empty(q.shape) if out is None else out
+    queries, keys = q.contiguous().numpy(), k_pool.numpy()
+    values = keys if values_in_keys(k_pool, v_pool) else v_pool.numpy()
+    width = v_pool.shape[2]
+    out = torch.empty(*q.shape[:2], width) if out is None else out
     threads = numba.get_num_threads()
-    kernel = _decode_kernel(queries.shape[2], threads > 1)
+    kernel = _decode_kernel(queries.shape[2], width, threads > 1, scores.softcap > 0)
+    sinks = _NO_SINKS if scores.sinks is None else scores.sinks.detach().numpy()
     kernel(
         queries,
         keys,
@@ -76,15 +80,24 @@ def decode_attention(
         scale,
         out.numpy(),
         threads,
+        scores.window,
+        scores.chunk,
+        scores.softcap,
+        sinks,
     )
     return out
 
 
-def write_kv(k_pool: torch.Tensor, v_pool: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
-    """Store ``k`` and ``v`` ``[T, Hkv, D]`` in ``slots[T]`` (int64) of one layer; a negative slot is skipped."""
-    if k_pool.dtype != torch.float32 or k.dtype != torch.float32 or k.shape != v.shape:
+def write_kv(
+    k_pool: torch.Tensor, v_pool: torch.Tensor, k: torch.Tensor, v: torch.Tensor | None, slots: torch.Tensor
+) -> None:
+    """Store ``k`` and ``v``; see `kvlab_kernels.torch_backend.write_kv`."""
+    if k_pool.dtype != torch.float32 or k.dtype != torch.float32:
         return torch_backend.write_kv(k_pool, v_pool, k, v, slots)
-    _write(k_pool.numpy(), v_pool.numpy(), k.contiguous().numpy(), v.contiguous().numpy(), slots.numpy())
+    where = slots.numpy()
+    if v is None:
+        return _write_keys(k_pool.numpy(), k.contiguous().numpy(), where)
+    _write(k_pool.numpy(), v_pool.numpy(), k.contiguous().numpy(), v.contiguous().numpy(), where)
 
 
 def copy_slots(kv: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
@@ -101,10 +114,15 @@ def move_slots(kv: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -
 
 
 @cache
-def _decode_kernel(head_dim: int, parallel: bool) -> Callable[..., None]:
-    """The kernel for one head size, serial or cut into ``pieces`` for threads."""
+def _decode_kernel(head_dim: int, value_dim: int, parallel: bool, capped: bool) -> Callable[..., None]:
+    """The kernel for one size of keys and values, serial or cut into ``pieces`` for threads, with scores capped or not.
 
-    def decode(queries, keys, values, tables, rows, lengths, block_size, scale, out, pieces):
+    Windows, chunks and sinks need no kernel of their own: they only say where a sequence begins, and what its sum is.
+    """
+
+    def decode(
+        queries, keys, values, tables, rows, lengths, block_size, scale, out, pieces, window, chunk, softcap, sinks
+    ):
         # An extent is a block longer than any sequence, whose table entry counts slots.
         shift, unit = (31, 1) if block_size == 0 else (_log2(block_size), block_size)
         # Beside saving work, this makes `parallel` a part of the compiled code: the disk cache asks for no more, and
@@ -112,36 +130,56 @@ def _decode_kernel(head_dim: int, parallel: bool) -> Callable[..., None]:
         pieces = pieces if parallel else 1
         batch, heads, _ = queries.shape
         group = heads // keys.shape[1]
-        tokens = 0
+        tokens = 0  # that are seen
         for i in range(batch):
-            tokens += lengths[i]
+            tokens += lengths[i] - _first_seen(lengths[i], window, chunk)
         # Of each piece: 0 for a sequence begun in an earlier piece, 1 for one begun here (and perhaps ended later).
-        weighted = np.empty((pieces, 2, heads, head_dim), np.float32)
+        weighted = np.empty((pieces, 2, heads, value_dim), np.float32)
         highest = np.empty((pieces, 2, heads), np.float32)
         total = np.empty((pieces, 2, heads), np.float32)
         for piece in prange(pieces):
             first, last = tokens * piece // pieces, tokens * (piece + 1) // pieces
-            start = 0  # of sequence i, in the row of all tokens of the batch
+            start = 0  # of sequence i, in the row of all tokens that are seen
             for i in range(batch):
-                begin, end = max(first - start, 0), min(last - start, lengths[i])
+                unseen = _first_seen(lengths[i], window, chunk)
+                count = lengths[i] - unseen
+                begin, end = max(first - start, 0), min(last - start, count)
                 if begin < end:
                     side = 0 if begin > 0 else 1
                     _attend(
-                        queries[i], keys, values, tables[rows[i]], shift, unit, begin, end, scale,
-                        weighted[piece, side], highest[piece, side], total[piece, side], head_dim, group,
+                        queries[i], keys, values, tables[rows[i]], shift, unit, unseen + begin, unseen + end, scale,
+                        weighted[piece, side], highest[piece, side], total[piece, side], head_dim, value_dim, group,
+                        capped, softcap,
                     )  # fmt: skip
-                    if end - begin == lengths[i]:
-                        _normalize(weighted[piece, side], total[piece, side], out[i], head_dim)
-                start += lengths[i]
-        _merge(lengths, tokens, pieces, weighted, highest, total, out, head_dim)
+                    if end - begin == count:
+                        _normalize(
+                            weighted[piece, side], highest[piece, side], total[piece, side], sinks, out[i], value_dim
+                        )
+                start += count
+        _merge(lengths, window, chunk, tokens, pieces, weighted, highest, total, sinks, out, value_dim)
 
     vector, matrix, cube = numba.int32[::1], numba.int32[:, ::1], numba.float32[:, :, ::1]
-    signature = numba.void(cube, cube, cube, matrix, vector, vector, numba.int64, numba.float32, cube, numba.int64)
+    signature = numba.void(
+        cube, cube, cube, matrix, vector, vector, numba.int64, numba.float32, cube, numba.int64, numba.int64,
+        numba.int64, numba.float32, numba.float32[::1],
+    )  # fmt: skip
     return cached_njit(signature, parallel=parallel, fastmath=True, error_model="numpy", nogil=True)(decode)
 
 
+@njit(forceinline=True, error_model="numpy")
+def _first_seen(length, window, chunk):
+    """The first position that the last of ``length`` tokens sees; a window or chunk of 0 is none."""
+    first = np.int64(0)
+    if window > 0:
+        first = max(first, length - window)
+    if chunk > 0 and length > 0:
+        first = max(first, (length - 1) // chunk * chunk)
+    return first
+
+
 @njit(forceinline=True, fastmath=True, error_model="numpy")
-def _attend(query, keys, values, table, shift, unit, begin, end, scale, weighted, highest, total, head_dim, group):
+def _attend(query, keys, values, table, shift, unit, begin, end, scale, weighted, highest, total, head_dim, value_dim,
+            group, capped, softcap):  # fmt: skip
     """Attend to tokens ``begin`` to ``end`` of one sequence: ``weighted`` is left unnormalised."""
     heads = query.shape[0]
     slots = np.empty(2 * _CHUNK, np.int64)  # of the tokens in hand and of the next ones, to be fetched ahead
@@ -157,8 +195,11 @@ def _attend(query, keys, values, table, shift, unit, begin, end, scale, weighted
         count = min(_CHUNK, end - start)
         padded = (count + 3) // 4 * 4
         for c in range(0, padded, 4):
-            _score_four(query, keys, values, slots[c : c + 4], scale, scores[:, c : c + 4], head_dim, group)
+            _score_four(query, keys, values, slots[c : c + 4], scale, scores[:, c : c + 4], head_dim, value_dim, group)
         for head in range(heads):
+            if capped:
+                for c in range(padded):
+                    scores[head, c] = softcap * math.tanh(scores[head, c] / softcap)
             top = highest[head]
             for c in range(padded):
                 top = max(top, scores[head, c])
@@ -166,11 +207,11 @@ def _attend(query, keys, values, table, shift, unit, begin, end, scale, weighted
                 factor = math.exp(max(highest[head] - top, np.float32(-87)))
                 highest[head] = top
                 total[head] *= factor
-                for d in range(head_dim):
+                for d in range(value_dim):
                     weighted[head, d] *= factor
             total[head] += _exponentiate(scores[head], top, count, exponents)
         for c in range(0, padded, 4):
-            _add_four(values, keys, slots[c:], scores[:, c : c + 4], weighted, head_dim, group)
+            _add_four(values, keys, slots[c:], scores[:, c : c + 4], weighted, head_dim, value_dim, group)
 
 
 @njit(forceinline=True, error_model="numpy")
@@ -206,13 +247,13 @@ def _prefetch(typing_context, row, index):
 
 
 @njit(forceinline=True, fastmath=True, error_model="numpy")
-def _score_four(query, keys, values, slots, scale, scores, head_dim, group):
+def _score_four(query, keys, values, slots, scale, scores, head_dim, value_dim, group):
     """Scores ``[Hq, 4]`` of four tokens, whose values are fetched meanwhile."""
     token_0, token_1, token_2, token_3 = keys[slots[0]], keys[slots[1]], keys[slots[2]], keys[slots[3]]
     for kv_head in range(keys.shape[1]):
         key_0, key_1, key_2, key_3 = token_0[kv_head], token_1[kv_head], token_2[kv_head], token_3[kv_head]
         for token in range(4):
-            for d in range(0, head_dim, 16):
+            for d in range(0, value_dim, 16):
                 _prefetch(values[slots[token], kv_head], d)
         for head in range(kv_head * group, (kv_head + 1) * group):
             vector = query[head]
@@ -227,7 +268,7 @@ def _score_four(query, keys, values, slots, scale, scores, head_dim, group):
 
 
 @njit(forceinline=True, fastmath=True, error_model="numpy")
-def _add_four(values, keys, slots, weights, weighted, head_dim, group):
+def _add_four(values, keys, slots, weights, weighted, head_dim, value_dim, group):
     """Add the values of four tokens, times ``weights`` ``[Hq, 4]``; meanwhile fetch keys of the next chunk."""
     token_0, token_1, token_2, token_3 = values[slots[0]], values[slots[1]], values[slots[2]], values[slots[3]]
     for kv_head in range(values.shape[1]):
@@ -239,7 +280,7 @@ def _add_four(values, keys, slots, weights, weighted, head_dim, group):
             row = weights[head]
             weight_0, weight_1, weight_2, weight_3 = row[0], row[1], row[2], row[3]
             target = weighted[head]
-            for d in range(head_dim):
+            for d in range(value_dim):
                 target[d] += (
                     weight_0 * value_0[d] + weight_1 * value_1[d] + weight_2 * value_2[d] + weight_3 * value_3[d]
                 )
@@ -277,19 +318,24 @@ def _exponentiate(scores, top, count, exponents):
 
 
 @njit(forceinline=True, fastmath=True, error_model="numpy")
-def _normalize(weighted, total, out, head_dim):
+def _normalize(weighted, highest, total, sinks, out, value_dim):
+    """Divide by the sum of all weights, a sink's among them."""
     for head in range(weighted.shape[0]):
         factor = np.float32(1) / total[head]
-        for d in range(head_dim):
+        if len(sinks) > 0:
+            top = max(highest[head], sinks[head])
+            mine = math.exp(max(highest[head] - top, np.float32(-87)))
+            factor = mine / (total[head] * mine + math.exp(max(sinks[head] - top, np.float32(-87))))
+        for d in range(value_dim):
             out[head, d] = weighted[head, d] * factor
 
 
 @njit(fastmath=True, error_model="numpy")
-def _merge(lengths, tokens, pieces, weighted, highest, total, out, head_dim):
+def _merge(lengths, window, chunk, tokens, pieces, weighted, highest, total, sinks, out, value_dim):
     """Finish the sequences that were cut by a border between pieces, and those without tokens."""
     start = owner = 0
     for i in range(lengths.shape[0]):
-        end = start + lengths[i]
+        end = start + lengths[i] - _first_seen(lengths[i], window, chunk)
         if start == end:
             out[i] = 0
             continue
@@ -298,15 +344,15 @@ def _merge(lengths, tokens, pieces, weighted, highest, total, out, head_dim):
         piece = owner + 1
         while piece < pieces and tokens * piece // pieces < end:
             if tokens * (piece + 1) // pieces > tokens * piece // pieces:
-                _add_part(weighted, highest, total, owner, piece, head_dim)
+                _add_part(weighted, highest, total, owner, piece, value_dim)
             piece += 1
         if piece > owner + 1:
-            _normalize(weighted[owner, 1], total[owner, 1], out[i], head_dim)
+            _normalize(weighted[owner, 1], highest[owner, 1], total[owner, 1], sinks, out[i], value_dim)
         start = end
 
 
 @njit(fastmath=True, error_model="numpy")
-def _add_part(weighted, highest, total, owner, piece, head_dim):
+def _add_part(weighted, highest, total, owner, piece, value_dim):
     """Add the part of a sequence that ``piece`` computed to the one of ``owner``, where the sequence begins."""
     for head in range(weighted.shape[2]):
         top = max(highest[owner, 1, head], highest[piece, 0, head])
@@ -314,20 +360,28 @@ def _add_part(weighted, highest, total, owner, piece, head_dim):
         other = math.exp(max(highest[piece, 0, head] - top, np.float32(-87)))
         highest[owner, 1, head] = top
         total[owner, 1, head] = total[owner, 1, head] * mine + total[piece, 0, head] * other
-        for d in range(head_dim):
+        for d in range(value_dim):
             weighted[owner, 1, head, d] = weighted[owner, 1, head, d] * mine + weighted[piece, 0, head, d] * other
 
 
 @cached_njit(nogil=True)
 def _write(k_pool, v_pool, k, v, slots):
-    _, heads, head_dim = k.shape
     for i in range(len(slots)):
         slot = slots[i]
         if slot >= 0:
-            for head in range(heads):
-                for d in range(head_dim):
+            for head in range(k.shape[1]):
+                for d in range(k.shape[2]):
                     k_pool[slot, head, d] = k[i, head, d]
+            for head in range(v.shape[1]):
+                for d in range(v.shape[2]):
                     v_pool[slot, head, d] = v[i, head, d]
+
+
+@cached_njit(nogil=True)
+def _write_keys(k_pool, k, slots):
+    for i in range(len(slots)):
+        if slots[i] >= 0:
+            k_pool[slots[i]] = k[i]
 
 
 @cached_njit(nogil=True)  # in one thread: on a busy machine, waking others took a thousand times the copy

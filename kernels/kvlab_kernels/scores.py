@@ -27,6 +27,11 @@ class Scores(NamedTuple):
         """Whether there is nothing beyond the softmax."""
         return not (self.window or self.chunk or self.softcap) and self.sinks is None
 
+    @property
+    def reach(self) -> int:
+        """The most positions that a query sees; 0 = all."""
+        return min((size for size in (self.window, self.chunk) if size), default=0)
+
     def first_seen(self, position: torch.Tensor) -> torch.Tensor:
         """The first position that a query sees, for queries at `position` (any shape, integers)."""
         first = torch.zeros_like(position)
@@ -35,6 +40,10 @@ class Scores(NamedTuple):
         if self.chunk:
             first = torch.maximum(first, position // self.chunk * self.chunk)
         return first
+
+    def first_of(self, position: int) -> int:
+        """The same of a single query."""
+        return int(self.first_seen(torch.tensor(position))) if self.reach else 0
 
 
 PLAIN = Scores()

@@ -11,6 +11,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from kvlab_kernels.addresses import Addresses
 from kvlab_kernels.scores import PLAIN, Scores
 
+SHORTEST_TILE = 64  # queries that attend together under a window
+
 
 def decode_attention(
     q: torch.Tensor,
@@ -43,7 +45,7 @@ def decode_attention(
         return q.new_zeros(shape) if out is None else out.zero_()
     slots, seen = _padded_slots(addresses, longest, scores)
     keys = k_pool[slots].transpose(1, 2)  # [B, Hkv, width, D]
-    values = keys[..., : v_pool.shape[2]] if _shares(k_pool, v_pool) else v_pool[slots].transpose(1, 2)
+    values = keys[..., : v_pool.shape[2]] if values_in_keys(k_pool, v_pool) else v_pool[slots].transpose(1, 2)
     attended = _attend(q.unsqueeze(2), keys, values, seen[:, None, None, :], scale, scores).squeeze(2)
     attended = attended.masked_fill((addresses.lengths == 0)[:, None, None], 0)
     return attended if out is None else out.copy_(attended)
@@ -85,25 +87,42 @@ def prefill_attention(
     for row, length, (first, last) in zip(rows, lengths, pairwise(starts), strict=True):
         if first == last:
             continue
-        own = torch.arange(length - (last - first), length, device=q.device)[:, None]
-        begin = int(scores.first_seen(own[:1])) if scores.window or scores.chunk else 0
-        table = addresses.tables[row]
-        keys = _tokens(k_pool, table, addresses.block_size, begin, length).transpose(0, 1)
-        if _shares(k_pool, v_pool):
-            values = keys[..., : v_pool.shape[2]]
-        else:
-            values = _tokens(v_pool, table, addresses.block_size, begin, length).transpose(0, 1)
-        queries = q[first:last].transpose(0, 1)
-        attended = _attend_causally(queries[None], keys[None], values[None], own, begin, scale, scores)[0]
-        out[first:last] = attended.transpose(0, 1)
+        table, context = addresses.tables[row], length - (last - first)
+        tile = max(scores.reach, SHORTEST_TILE) if scores.reach else last - first
+        for at in range(first, last, tile):  # of queries, so that few of the tokens read are seen by none
+            to = min(at + tile, last)
+            begin, end = scores.first_of(context + at - first), context + to - first
+            keys = _tokens(k_pool, table, addresses.block_size, begin, end).transpose(0, 1)
+            if values_in_keys(k_pool, v_pool):
+                values = keys[..., : v_pool.shape[2]]
+            else:
+                values = _tokens(v_pool, table, addresses.block_size, begin, end).transpose(0, 1)
+            queries = q[at:to].transpose(0, 1)
+            attended = _attend_causally(queries[None], keys[None], values[None], begin, scale, scores)[0]
+            out[at:to] = attended.transpose(0, 1)
     return out
 
 
-def write_kv(k_pool: torch.Tensor, v_pool: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
-    """Store ``k`` and ``v`` ``[T, Hkv, D]`` in ``slots[T]`` (int64) of one layer; a negative slot is skipped."""
+def write_kv(
+    k_pool: torch.Tensor, v_pool: torch.Tensor, k: torch.Tensor, v: torch.Tensor | None, slots: torch.Tensor
+) -> None:
+    """Store the keys and values of new tokens of one layer.
+
+    Args:
+        k_pool, v_pool: ``[S, Hkv, D or Dv]``.
+        k: ``[T, Hkv, D]``.
+        v: ``[T, Hkv, Dv]``; None where the values are a part of the keys.
+        slots: ``[T]`` int64; a negative one is skipped.
+    """
     stored = slots >= 0
     k_pool[slots[stored]] = k[stored]
-    v_pool[slots[stored]] = v[stored]
+    if v is not None:
+        v_pool[slots[stored]] = v[stored]
+
+
+def values_in_keys(k_pool: torch.Tensor, v_pool: torch.Tensor) -> bool:
+    """Whether the values are the first columns of the keys, as those of a latent are."""
+    return k_pool.data_ptr() == v_pool.data_ptr()
 
 
 def copy_slots(kv: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
@@ -142,18 +161,13 @@ def swap_in(
     _copy_across(host, kv, host_slots, slots, stream)
 
 
-def _shares(k_pool: torch.Tensor, v_pool: torch.Tensor) -> bool:
-    """Whether the values are the first columns of the keys."""
-    return k_pool.data_ptr() == v_pool.data_ptr()
-
-
 def _padded_slots(addresses: Addresses, longest: int, scores: Scores) -> tuple[torch.Tensor, torch.Tensor]:
     """Slots of the tokens that the last one of each sequence sees ``[B, width]``, and which of them exist.
 
     Padding repeats the first slot that is seen: a probability of 0 times whatever lies in a foreign slot may be NaN.
     """
     tables, rows, lengths, block_size = addresses
-    width = min([longest, *(size for size in (scores.window, scores.chunk) if size)])
+    width = min(longest, scores.reach or longest)
     positions = torch.arange(width, device=tables.device)
     if width < longest:
         first = scores.first_seen((lengths - 1).clamp(min=0))[:, None]
@@ -181,14 +195,15 @@ def _tokens(pool: torch.Tensor, table: torch.Tensor, block_size: int, begin: int
     return whole_blocks[blocks].flatten(0, 1)[begin - first * block_size : end - first * block_size]
 
 
-def _attend_causally(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, own: torch.Tensor, begin: int, scale: float,
+def _attend_causally(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, begin: int, scale: float,
                      scores: Scores) -> torch.Tensor:  # fmt: skip
-    """Attention of ``q`` ``[1, Hq, n, D]`` at positions `own` ``[n, 1]`` to the tokens from position `begin` on."""
+    """Attention of ``q`` ``[1, Hq, n, D]``, the last positions of ``k`` and ``v``, which begin at position `begin`."""
     queries, tokens = q.shape[2], k.shape[2]
     if scores.are_plain and queries in (1, tokens):
         grouped = q.shape[1] != k.shape[1]
         return scaled_dot_product_attention(q, k, v, is_causal=queries > 1, scale=scale, enable_gqa=grouped)
     position = begin + torch.arange(tokens, device=q.device)
+    own = position[tokens - queries :, None]
     seen = (position <= own) & (position >= scores.first_seen(own))
     return _attend(q, k, v, seen, scale, scores)
 

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from kvlab_kernels.addresses import Addresses
+from kvlab_kernels.scores import PLAIN, Scores
 
 LOG2_E = 1.4426950408889634
 GROUP_ROWS = 16  # rows of the tensor-core tile that the query heads of one KV head fill
@@ -246,6 +247,12 @@ def longest(addresses: Addresses, k_pool: torch.Tensor) -> int:
     return addresses.tables.shape[1] * addresses.block_size if addresses.block_size else k_pool.shape[0]
 
 
+def refuse(scores: Scores) -> None:
+    """These kernels know the plain softmax over a causal context."""
+    if not scores.are_plain:
+        raise ValueError(f"the Triton kernels have no windows, chunks, soft caps or sinks, as in {scores}")
+
+
 def decode_attention(
     q: torch.Tensor,
     k_pool: torch.Tensor,
@@ -254,6 +261,7 @@ def decode_attention(
     scale: float,
     out: torch.Tensor | None = None,
     max_length: int | None = None,
+    scores: Scores = PLAIN,
     *,
     workspace: torch.Tensor | None = None,
     splits: int | None = None,
@@ -268,12 +276,14 @@ def decode_attention(
         scale: multiplies the scores.
         out: ``[B, Hq, D]`` contiguous, written and returned; allocated when None.
         max_length: host-known bound of `lengths`. It decides the grid, never the result: a wrong bound is only slow.
+        scores: plain ones alone; the same signature as the other backends.
         workspace: float32, at least `workspace_size` elements; allocated when None.
         splits, config: override `choose_splits` and `decode_config` (tests, tuning).
 
     Raises:
         ValueError: shapes, strides or dtypes that the kernel does not serve, or a workspace too small.
     """
+    refuse(scores)
     check_pools(q, k_pool, v_pool, addresses)
     batch, heads, head_dim = q.shape
     kv_heads = k_pool.shape[1]

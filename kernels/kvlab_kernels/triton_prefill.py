@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 
 from kvlab_kernels.addresses import Addresses
-from kvlab_kernels.triton_decode import LOG2_E, check_pools, tile_entries, tile_slots
+from kvlab_kernels.scores import PLAIN, Scores
+from kvlab_kernels.triton_decode import LOG2_E, check_pools, refuse, tile_entries, tile_slots
 
 
 class PrefillConfig(NamedTuple):
@@ -128,6 +129,7 @@ def prefill_attention(
     out: torch.Tensor | None = None,
     max_query: int | None = None,
     max_length: int | None = None,
+    scores: Scores = PLAIN,
     *,
     config: PrefillConfig | None = None,
 ) -> torch.Tensor:
@@ -143,12 +145,13 @@ def prefill_attention(
         out: ``[T, Hq, D]`` contiguous, written and returned; allocated when None.
         max_query: host-known bound of the queries of one sequence (T when None). A bound below the truth leaves
             queries unanswered.
-        max_length: not needed here; the same signature as the other backends.
+        max_length, scores: not needed here, and plain alone; the same signature as the other backends.
         config: overrides `prefill_config` (tests, tuning).
 
     Raises:
         ValueError: shapes, strides or dtypes that the kernel does not serve.
     """
+    refuse(scores)
     check_pools(q, k_pool, v_pool, addresses)
     tokens, heads, head_dim = q.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out

@@ -139,6 +139,23 @@ def test_the_schema_refuses_no_key_of_a_plug_in() -> None:
         build_allocator(settle(composed([*FAST, OWN, "+allocator.anything=3"]))[0], 1024, {"allocator.anything"})
 
 
+@pytest.mark.parametrize("policy", ["fcfs", "earliest_deadline", "{_target_: schedulers.orders.Priority}",
+                                    "{_target_: tests.schedulers.test_orders.Aging}"])  # fmt: skip
+def test_an_order_is_one_of_ours_or_a_class(policy: str) -> None:
+    assert mistakes(f"scheduler.policy={policy}") == []
+
+
+@pytest.mark.parametrize(("policy", "said"), [
+    ("shortest", "scheduler.policy=shortest: scheduler.policy must be one of fcfs, "),
+    ("shortest", "or an order of your own (`{_target_: my.Class, …}`); did you mean shortest_first?"),
+    ("{class: my.Order}", "a mapping names its class by _target_"),
+    ("{_target_: schedulers.orders.Priorty}", "scheduler.policy._target_=schedulers.orders.Priorty: "),
+    ("{_target_: schedulers.orders.LongestPrefix, alocator: 3}", "LongestPrefix has no such argument"),
+])  # fmt: skip
+def test_an_order_that_can_not_be_is_told_before_anything_is_built(policy: str, said: str) -> None:
+    assert said in mistakes(f"scheduler.policy={policy}")[0]
+
+
 def test_a_plug_in_from_a_file_gets_every_key_that_it_takes() -> None:
     cfg = composed([*FAST])
     with open_dict(cfg):
@@ -159,6 +176,8 @@ def test_a_plug_in_from_a_file_gets_every_key_that_it_takes() -> None:
     (["workload=fixed", "workload.prompt.mean=3"],
      ["workload.prompt.mean=3 has no effect: it counts only with workload.prompt.kind=lognormal or exponential"]),
     (["workload.cv=2"], ["workload.cv=2 has no effect: it counts only with workload.arrival=gamma"]),
+    (["workload.skip_s=5", "workload.time_unit=ms"],
+     ["workload.skip_s=5 and workload.time_unit=ms have no effect: they count only with workload.path"]),
     (["workload.invalid=drop"], ["workload.invalid=drop has no effect: it counts only with workload.path"]),
     (["workload.arrival=burst", "workload.time_scale=2"],
      ["workload.time_scale=2 has no effect: it counts only where requests arrive over time"]),

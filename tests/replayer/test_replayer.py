@@ -180,3 +180,23 @@ def test_a_wall_clock_waits_for_arrivals() -> None:
     row = play([Request(0, 0, 5, 1), Request(1, 50 * MS, 5, 1)], continuous(), clock=WallClock()).row(1)
     assert time.perf_counter() - before >= 0.05
     assert 0 <= float(row["lateness_s"] or 0) < 1
+
+
+class Fickle(Continuous):
+    """Waits until 5 s, and asks to be woken then; with two requests it starts at once."""
+
+    def schedule(self, now: int) -> Batch:
+        if now < 5 * SECOND and self.num_requests < 2:
+            return self.close(Batch())
+        return super().schedule(now)
+
+    def wake_at(self) -> int | None:
+        return 5 * SECOND
+
+
+def test_a_wake_up_that_is_out_of_date_starts_nothing() -> None:
+    """The second request starts a step of 10 s; when the alarm goes off and a third has arrived, it still runs."""
+    requests = [Request(i, at * SECOND, 5, 1) for i, at in enumerate((0, 1, 3))]
+    played = play(requests, Fickle(Paged(64, 64), on_demand, max_model_len=64), Steps(10.0))
+    assert played.table["first_token_s"].tolist() == [11, 11, 21]
+    assert played.table["lateness_s"].tolist() == [0, 0, 8]

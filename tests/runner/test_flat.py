@@ -114,11 +114,11 @@ def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyP
         raise RuntimeError("its control flow asks the data")
 
     monkeypatch.setattr(device_module, "flatten", refuse)
-    device_module._open.cache_clear()
+    device_module._OPENED.clear()
     model = {"path": None, "config": CONFIGS["opt"] | {"vocab_size": VOCABULARY}, "init_std": 0.2}
     settings = {"kind": "cpu", "dtype": "float32", "threads": 1, "kernels": "auto"}
     opened = open_device(OmegaConf.create({"model": model, "device": settings, "seed": 0, "max_model_len": 64}))
-    device_module._open.cache_clear()
+    device_module._OPENED.clear()
     assert opened.facts["flattened"] is False
     assert "asks the data" in opened.facts["flattened_reason"]
     assert opened.runner(MadeUp.extent(16)).forward(decode_of(2, 4)).shape == (2, VOCABULARY)
@@ -130,10 +130,10 @@ def test_a_flat_model_that_says_something_else_is_not_used(monkeypatch: pytest.M
         return lambda *args: step(*args) * 1.01
 
     monkeypatch.setattr(device_module, "flatten", wrong)
-    device_module._open.cache_clear()
+    device_module._OPENED.clear()
     model = {"path": None, "config": CONFIGS["opt"] | {"vocab_size": VOCABULARY}, "init_std": 0.2}
     settings = {"kind": "cpu", "dtype": "float32", "threads": 1, "kernels": "auto"}
     opened = open_device(OmegaConf.create({"model": model, "device": settings, "seed": 0, "max_model_len": 64}))
-    device_module._open.cache_clear()
+    device_module._OPENED.clear()
     assert opened.facts["flattened"] is False
     assert "differed" in opened.facts["flattened_reason"]

@@ -125,10 +125,20 @@ def test_the_first_seconds_are_skipped(write: Write) -> None:
         build(write("prompt_len,output_len\n1,2\n"), skip_s=9)
 
 
-def test_keys_of_a_trace_without_one_are_said_to_have_no_effect() -> None:
-    fixed = {"prompt": {"kind": "fixed", "value": 3}, "output": {"kind": "fixed", "value": 4}, "num_requests": 2}
-    notices = build_workload({**fixed, "skip_s": 5, "time_unit": "ms"}, 100, 0).notes["notices"]
-    assert [said.split("=")[0] for said in notices] == ["workload.time_unit", "workload.skip_s"]
+def test_fewer_requests_than_asked_for_are_said(write: Write) -> None:
+    path = write("arrival_s,prompt_len,output_len\n0,4,5\n1,4,5\n")
+    workload = build(path, num_requests=100)
+    assert len(workload.requests) == 2
+    assert workload.notes["notices"] == [f"workload.num_requests=100, but there are 2 requests: {path} has no more"]
+    assert build(path, num_requests=2).notes["notices"] == build(path, limit=100).notes["notices"] == []
+    said = "workload.num_requests=9, but there are 1 requests: workload.limit=1"
+    assert build(path, num_requests=9, limit=1).notes["notices"] == [said]
+    assert build(path, num_requests=9, duration_s=5).notes["notices"] == []  # the schema says that it does not count
+
+
+def test_a_factor_on_times_that_are_not_there_is_said(write: Write) -> None:
+    notices = build(write("prompt_len,output_len\n4,5\n"), time_scale=2).notes["notices"]
+    assert "workload.time_scale=2 has no effect on requests that all arrive at once" in notices
 
 
 @pytest.mark.parametrize("name", ["workload.jsonl", "workload.csv.gz"])

@@ -6,9 +6,11 @@ it. What only a constructor can judge, such as a power of two or a share of its 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from harness.config.key import Key, When, at, where, without
 from harness.config.keys.run import SEED, SIMULATED
-from harness.config.kinds import Choice, Either, Number, Spec, Switch, Text, Whole
+from harness.config.kinds import Choice, Either, Number, Object, Spec, Switch, Text, Whole
 
 # Where the classes of a group lie that come with the program.
 HOME = {"allocator": "allocators.", "reservation": "schedulers.", "scheduler": "schedulers."}
@@ -20,8 +22,8 @@ BLOCK = Whole(None, 256, "a power of two from 1 to 256")
 SHARE = Number(least=0, below=1)
 ON_DEMAND = where("reservation._target_", "schedulers.reservation.on_demand")
 BY_LENGTH = When("where something goes by the length of answers", lambda values: (
-    at(values, "scheduler.policy") == "shortest_first" or at(values, "scheduler.bucket_by") == "output"
-    or at(values, "scheduler.samples") is not None))  # fmt: skip
+    at(values, "scheduler.policy") == "shortest_first" or isinstance(at(values, "scheduler.policy"), Mapping)
+    or at(values, "scheduler.bucket_by") == "output" or at(values, "scheduler.samples") is not None))  # fmt: skip
 PLUGINS = [
     Key("allocator._target_", TARGET, "the class: one that comes with the program or your own", needed=True),
     Key("reservation._target_", Text("the dotted name of a function"), "slots promised at admission", needed=True),
@@ -53,7 +55,8 @@ PLUGINS = [
         when=(ON_DEMAND,)),
     Key("scheduler.preemption", Choice("recompute", "swap"), "what becomes of a preempted sequence"),
     Key("scheduler.prefill_first", Switch(), "whether a step with new prompts computes prompts only"),
-    Key("scheduler.policy", Choice("fcfs", "priority", "shortest_first", "longest_prefix"), "who is admitted first"),
+    Key("scheduler.policy", Either(Choice("fcfs", "priority", "shortest_first", "earliest_deadline", "longest_prefix"),
+        Object("an order of your own")), "who is admitted first"),
     Key("scheduler.length_predictor", Spec(("oracle", "history"), {"noisy": ("SIGMA", Number(least=0))}),
         "who tells how long answers will be", when=(BY_LENGTH,)),
     Key("scheduler.seed", SEED, "of what the scheduler draws"),
