@@ -226,7 +226,8 @@ def _passed_on(name: str) -> property:
 for _name in dir(Allocator):
     if not _name.startswith("__") and _name not in vars(Checked):
         setattr(Checked, _name, _passed_on(_name))
-Checked.__abstractmethods__ = frozenset()
+_checked: Any = Checked  # compiled, the base is no ABC and has no such attribute
+_checked.__abstractmethods__ = frozenset()
 
 
 @contextmanager

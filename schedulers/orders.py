@@ -111,7 +111,7 @@ class LongestPrefix(Order):
     """The most tokens in the pool first, so that what is cached is used before it is gone."""
 
     preempted_first = True
-    look_ahead = 128
+    look_ahead: int | None = 128
 
     def __init__(self, allocator: Allocator | None = None) -> None:
         self.allocator = allocator
