@@ -57,7 +57,8 @@ def use() -> None:
     if folder:
         sys.path.append(str(folder))  # for the library that they share
         for package in PARTS:
-            importlib.import_module(package).__path__.insert(0, str(folder / package.replace(".", "/")))
+            module = importlib.import_module(package)
+            module.__path__ = [str(folder / package.replace(".", "/")), *module.__path__]
 
 
 def in_use() -> bool:
