@@ -74,6 +74,8 @@ RUN = [
     Key("baseline", Text(), "the system that ratios are against; null = the first one", null=True),
     Key("label", Text(), "a name for the row; null = from the configuration", null=True, needed=True),
     Key("figure", Named(figures), "what the report of a sweep draws; null = what fits any sweep", null=True),
+    Key("figures", Choice("screen", "paper"), "how figures are drawn: `screen` (PNG and SVG), or `paper`: besides, "
+        "PDFs one column of a two-column paper wide, each with a LaTeX float", needed=True),
     Key("trace_s", Number(above=0), "length of a server's traces, where an experiment asks for one", "s"),
     Key("faster_transformer", Table(what="a latency model: `_target_` and its arguments"),
         "how long FasterTransformer's steps take on a server"),
