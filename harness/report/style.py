@@ -41,7 +41,8 @@ COLUMNS: dict[str, tuple[str, str]] = {
 DARK = ("used", "finished_held", "fragmented", "cached", "out_of_window", "padding", "state")  # white is read on them
 # In a grey print several of these colours are one.
 HATCHES = {"finished_held": "xxxx", "reserved": "////", "over_reserved": "\\\\\\\\", "rounding": "....",
-           "cached": "++++", "fragmented": "..", "short": "----", "out_of_window": "oo", "padding": "||||", "state": "**"}  # fmt: skip
+           "cached": "++++", "fragmented": "..", "short": "----", "out_of_window": "oo",
+           "padding": "||||", "state": "**"}  # fmt: skip
 
 
 def fill(column: str, theirs: bool = False) -> dict[str, Any]:
