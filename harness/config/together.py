@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.config.key import Values, at
 from harness.config.keys.run import MOST_SLOTS
+from harness.devices import KINDS, SIMULATED
 from harness.errors import HarnessError
 
 
@@ -40,13 +41,12 @@ def _slot_bytes(values: Values) -> int | None:
 
 def _clock(values: Values) -> Iterator[str]:
     clock, kind = values["clock"], at(values, "device.kind")
-    if clock != "auto" and (clock == "virtual") != (kind == "simulated"):
-        right = "virtual" if kind == "simulated" else "measured or wall"
-        yield f"clock={clock} does not go with device.kind={kind}; there clock must be auto, {right}"
+    if clock != "auto" and clock not in (right := KINDS[kind].clocks):
+        yield f"clock={clock} does not go with device.kind={kind}; there clock must be auto, {' or '.join(right)}"
 
 
 def _simulated(values: Values) -> Iterator[str]:
-    if at(values, "device.kind") == "simulated":
+    if at(values, "device.kind") in SIMULATED:
         if at(values, "device.latency") is None:
             yield "device.latency is null: a simulated device needs a latency model, such as device.latency=roofline"
         return
