@@ -14,6 +14,7 @@ from allocators.paged import Paged
 from harness.runner import device as device_module
 from harness.runner import torch_runner
 from harness.runner.device import open_device
+from harness.runner.families import families
 from harness.runner.flat import flatten
 from harness.runner.kv_pool import KVPool
 from harness.runner.made_up import MadeUp, decode_of, prefill_of
@@ -34,6 +35,7 @@ MODELS = CONFIGS | {
     "tied_llama": LLAMA_LIKE | {"model_type": "llama", "tie_word_embeddings": True},
     "gpt_neox": {"model_type": "gpt_neox", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
                  "num_attention_heads": 4},
+    "minicpm3": families()["minicpm3"],
 }  # fmt: skip
 
 
