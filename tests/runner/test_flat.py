@@ -37,6 +37,7 @@ MODELS = CONFIGS | {
                  "num_attention_heads": 4},
     "minicpm3": families()["minicpm3"],
 }  # fmt: skip
+POOL = {"seed": 0, "max_model_len": 64, "kv_slots": 64, "kv_bytes": None, "gpu_memory_utilization": None}
 
 
 def built(name: str) -> Any:
@@ -119,7 +120,7 @@ def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyP
     device_module._OPENED.clear()
     model = {"path": None, "config": CONFIGS["opt"] | {"vocab_size": VOCABULARY}, "init_std": 0.2}
     settings = {"kind": "cpu", "dtype": "float32", "threads": 1, "kernels": "auto"}
-    opened = open_device(OmegaConf.create({"model": model, "device": settings, "seed": 0, "max_model_len": 64}))
+    opened = open_device(OmegaConf.create(POOL | {"model": model, "device": settings}))
     device_module._OPENED.clear()
     assert opened.facts["flattened"] is False
     assert "asks the data" in opened.facts["flattened_reason"]
@@ -135,7 +136,7 @@ def test_a_flat_model_that_says_something_else_is_not_used(monkeypatch: pytest.M
     device_module._OPENED.clear()
     model = {"path": None, "config": CONFIGS["opt"] | {"vocab_size": VOCABULARY}, "init_std": 0.2}
     settings = {"kind": "cpu", "dtype": "float32", "threads": 1, "kernels": "auto"}
-    opened = open_device(OmegaConf.create({"model": model, "device": settings, "seed": 0, "max_model_len": 64}))
+    opened = open_device(OmegaConf.create(POOL | {"model": model, "device": settings}))
     device_module._OPENED.clear()
     assert opened.facts["flattened"] is False
     assert "differed" in opened.facts["flattened_reason"]
