@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,10 +125,9 @@ def report_job(folder: Path, console: Console | None = None, figures: str = "scr
     sweep = _read(folder, None, warnings)
     with go_on("table", warnings):
         print_job(sweep.table, console, sweep.what_ran)
-    drawers = {module.__name__.rsplit(".", 1)[-1]: module.draw for module in (memory_breakdown, latency_cdf, timeline)}
-    draw_all(
-        folder / "figures", {name: lambda draw=draw: draw(sweep) for name, draw in drawers.items()}, warnings, figures
-    )  # type: ignore[misc]
+    modules = (memory_breakdown, latency_cdf, timeline)
+    drawers: dict[str, Draw] = {m.__name__.rsplit(".", 1)[-1]: partial(m.draw, sweep) for m in modules}
+    draw_all(folder / "figures", drawers, warnings, figures)
     page = None
     with go_on("report page", warnings):
         from harness.report.page import write_page

@@ -67,7 +67,7 @@ class PrintedFigure(Figure):
         self.screen = width, height
         self.caption = ""
 
-    def subplots(self, nrows: int = 1, ncols: int = 1, **how: Any) -> Any:  # type: ignore[override]
+    def subplots(self, nrows: int = 1, ncols: int = 1, **how: Any) -> Any:
         """The panels; those of a single row below one another, where they fit."""
         height = max(self.screen[1] - FRAME, 1.0) * SHRINK
         if nrows == 1 and ncols * height <= TALLEST:
@@ -89,11 +89,13 @@ class PrintedFigure(Figure):
             self._fit(ax)
         width = self.get_size_inches()[0]
         self._legend(list({str(handle.get_label()): handle for handle in handles}.values()), width)
-        for text in self.findobj(Text):
+        texts: list[Any] = self.findobj(Text)
+        lines: list[Any] = self.findobj(Line2D)
+        for text in texts:
             text.set_linespacing(0.92)  # STIX brings room of its own
             if text.get_fontsize() > FONT * 1.1:  # given for the screen
                 text.set_fontsize(max(LEAST, text.get_fontsize() * SCALE))
-        for line in self.findobj(Line2D):
+        for line in lines:
             line.set(linewidth=line.get_linewidth() * SCALE, markersize=line.get_markersize() * SCALE)
         return self
 
