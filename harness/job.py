@@ -75,6 +75,8 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
         if mistakes:
             raise HarnessError("\n".join(mistakes))
         row |= locate(cfg.task, "task")(cfg, folder, asked, facts, progress)
+        if interrupt := row.pop("interrupt", None):  # of a task that tells what there is all the same
+            raise interrupt
         row["warnings"] = [*without_effect(cfg, asked), *row.get("warnings", [])]
     except BaseException as error:
         if isinstance(error, OSError) and error.filename is None:
@@ -117,6 +119,10 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     started = time.perf_counter()
     settings: Any = OmegaConf.to_container(cfg.workload, resolve=True)
     workload = build_workload(settings, cfg.max_model_len, cfg.seed)
+    if cfg.device.kind == "server":
+        from harness.live.serve import serve_live
+
+        return serve_live(cfg, folder, workload, facts, progress)
     cfg = settle_lanes(cfg, workload.requests)
     if cfg.device.kind == "simulated":
         layout = simulated_layout(cfg)

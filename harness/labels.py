@@ -84,6 +84,8 @@ def label(cfg: DictConfig, moved: Collection[str] = ()) -> str:
     """
     if cfg.label:
         return str(cfg.label)
+    if is_server(cfg):
+        return f"server {str(cfg.server.url).partition('//')[2]}"
     for system in PUBLISHED:
         if system.fits(cfg, moved):
             return system.name
@@ -96,7 +98,10 @@ def label(cfg: DictConfig, moved: Collection[str] = ()) -> str:
 
 
 def parts(cfg: DictConfig) -> dict[str, str]:
-    """allocator, reservation and scheduler as short names, those of others with the module they come from."""
+    """allocator, reservation and scheduler as short names, those of others with the module they come from; empty of a
+    server, which has its own."""
+    if is_server(cfg):
+        return dict.fromkeys(("allocator", "reservation", "scheduler"), "")
     allocator = class_name(cfg.allocator._target_)
     fit = cfg.allocator.get("fit", "slab")
     if allocator == "contiguous" and fit != "slab":
@@ -108,6 +113,11 @@ def parts(cfg: DictConfig) -> dict[str, str]:
         "reservation": str(cfg.reservation._target_).removeprefix("schedulers.reservation."),
         "scheduler": " ".join([class_name(cfg.scheduler._target_), *_qualities(cfg.scheduler)]),
     }
+
+
+def is_server(cfg: DictConfig) -> bool:
+    """Whether requests go to a server that is not ours."""
+    return "device" in cfg and cfg.device.kind == "server"
 
 
 def class_name(target: str) -> str:

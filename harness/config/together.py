@@ -40,9 +40,24 @@ def _slot_bytes(values: Values) -> int | None:
 
 def _clock(values: Values) -> Iterator[str]:
     clock, kind = values["clock"], at(values, "device.kind")
-    if clock != "auto" and (clock == "virtual") != (kind == "simulated"):
-        right = "virtual" if kind == "simulated" else "measured or wall"
+    allowed = {"simulated": ("virtual",), "server": ("wall",)}.get(str(kind), ("measured", "wall"))
+    if clock != "auto" and clock not in allowed:
+        right = " or ".join(allowed)
         yield f"clock={clock} does not go with device.kind={kind}; there clock must be auto, {right}"
+
+
+def _server(values: Values) -> Iterator[str]:
+    if at(values, "device.kind") != "server":
+        return
+    if at(values, "server.url") is None:
+        yield "server.url is null: device=server needs the server's address, such as server.url=http://localhost:8000"
+        return
+    from harness.live.settings import Server
+
+    try:
+        Server.of(values["server"])
+    except HarnessError as error:
+        yield str(error)
 
 
 def _simulated(values: Values) -> Iterator[str]:
@@ -89,4 +104,4 @@ def _choices(values: Values) -> Iterator[str]:
             yield f"{key}={values[key]}: {among} has no such name{nearest(values[key], list(values[among]))}"
 
 
-RULES: tuple[Callable[[Values], Iterator[str]], ...] = (_pool, _clock, _simulated, _workload, _heads, _choices)
+RULES: tuple[Callable[[Values], Iterator[str]], ...] = (_pool, _clock, _server, _simulated, _workload, _heads, _choices)
