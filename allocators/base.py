@@ -124,7 +124,7 @@ class Allocator(ABC):
         widths = [_width(grid, each, capacity, max_model_len) for grid, each in zip(self.grids, kept, strict=True)]
         self.group_tables = [np.full((64, width), -1, dtype=np.int32) for width in widths]
         self.tables = self.group_tables[0]
-        self.shares = type(self).shares or type(self).lookup is not Allocator.lookup
+        self.shares = self.shares or type(self).lookup is not Allocator.lookup
         self._ledger = None if self.kept == (SLOT,) else Ledger(self.kept)
         self._by_layer = self._ledger is not None  # whether layers keep different tokens
         self.can_fork = self.can_fork and not self._by_layer

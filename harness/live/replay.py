@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 import aiohttp
 
 from harness.errors import HarnessError
+from harness.job import rare_collections
 from harness.live.client import Client
 from harness.live.engine import Scraper
 from harness.live.log import ClientLog
@@ -77,7 +77,7 @@ class LiveReplay:
             helpers.append(asyncio.create_task(self.scraper.run(lambda: self.now)))
         begun = time.process_time()
         try:
-            with _rare_collections():
+            with rare_collections():
                 await self._send_all()
         finally:
             self.cpu_s, self.wall_s = time.process_time() - begun, self.now / 1e9
@@ -161,16 +161,3 @@ class LiveReplay:
             due = self.now + int(BEAT_S * 1e9)
             await asyncio.sleep(BEAT_S)
             self.lags_ns.append(max(self.now - due, 0))
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """A collection of garbage in the middle of a replay would be measured as the server's."""
-    before = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(100_000, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()

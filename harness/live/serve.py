@@ -25,6 +25,7 @@ from harness.live.settings import Server
 from harness.live.summary import engine_side, warnings_of
 from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import client_side
+from harness.served import judged
 from harness.workload import Workload, export
 from schedulers.request import Request
 
@@ -84,6 +85,8 @@ def serve_live(cfg: DictConfig, folder: Path, workload: Workload, facts: dict[st
         first = table["reason"].dropna()
         why = f"; the first reason: {first.iloc[0]}" if len(first) else ""
         raise HarnessError(f"none of {len(table)} requests was served by {server.root}{why}")
+    if row["finished"]:
+        row |= judged(cfg, row, table)
     row["warnings"] = workload.notes["notices"] + warnings_of(cfg, server, about, run, table, row)
     return row
 
@@ -166,7 +169,10 @@ def _write_tables(run: LiveRun, requests: list[Request], folder: Path) -> pd.Dat
         _pieces(run.log).to_parquet(file, index=False)
     if run.metrics is not None:
         write_table(folder / "engine.csv", run.metrics)
-    write_bench_result(folder / "benchmark.json", table, run.log, run.server, run.about)
+    notes = run.workload.notes
+    rate = notes.get("offered_rate") if run.workload.concurrency is None else None
+    write_bench_result(folder / "benchmark.json", table, run.log, run.server, run.about, rate,
+                       run.workload.concurrency)  # fmt: skip
     return table
 
 

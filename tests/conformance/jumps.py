@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from hypothesis import strategies as st
 
-from allocators.base import Allocator, Move
+from allocators.base import Allocator, Ask, Holder, Move
 from allocators.buddy import Buddy
 from allocators.checker import Checked
 from allocators.contiguous import Contiguous
@@ -203,6 +203,19 @@ def reservations(draw: Callable[[st.SearchStrategy[str], str], str], allocator: 
     return RESERVATIONS[draw(st.sampled_from(often), "reservation")]
 
 
+def together(allocator: Allocator, reservation: Reservation, request: Request) -> bool:
+    """Whether all answers of a request find room in an empty pool, wherever it must lie.
+
+    A scheduler counts slots; who cuts the pool into lanes of several sizes may have the slots and not the lanes.
+    """
+    longest = allocator.max_model_len
+    need = max(request.prompt_len + request.output_len - 1, reservation(request, longest))
+    if request.n == 1 or need > longest:
+        return True
+    answers = [Holder(f"answer {number}") for number in range(request.n)]
+    return allocator.admit(answers, Ask(need, final=need, count=request.n)) is not None
+
+
 def any_jump_is_its_steps(data: st.DataObject, make: MakeScheduler,
                           more: st.SearchStrategy[dict[str, Any]] | None = None,
                           allocator: MakeAllocator | None = None, longest: int | None = None,
@@ -216,7 +229,8 @@ def any_jump_is_its_steps(data: st.DataObject, make: MakeScheduler,
     longest = longest or data.draw(st.integers(2, 60), "max_model_len")
     fresh = allocator or data.draw(allocators(longest), "allocator")
     reservation = reservations(data.draw, fresh())
-    requests, bounds = data.draw(workloads(longest), "requests"), data.draw(limits(), "limits")
+    drawn, bounds = data.draw(workloads(longest), "requests"), data.draw(limits(), "limits")
+    requests = [request for request in drawn if allocator is None or together(fresh(), reservation, request)]
     if more is not None:
         bounds |= data.draw(more, "more limits")
     latency = models[data.draw(st.sampled_from(sorted(models)), "latency")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness import devices
 from harness.config.key import Key, When, at, where, without
 from harness.config.kinds import Choice, Either, Named, Number, Switch, Table, Text, Whole
 
@@ -14,8 +15,8 @@ FIGURES = Path(__file__).parents[2] / "report" / "figures"
 PUBLISHED = Path(__file__).parents[2] / "published"
 
 MAPPING = Table(what="a mapping")
-SIMULATED = where("device.kind", "simulated")
-REAL = When("on a real device", lambda values: at(values, "device.kind") not in ("simulated", "server"))
+SIMULATED = where("device.kind", *devices.SIMULATED)
+REAL = When("on a real device", lambda values: at(values, "device.kind") in devices.HERE)
 ON_CPU = When("on a CPU", lambda values: at(values, "device.kind") in ("cpu", "auto"))
 ON_GPU = When("on a GPU", lambda values: at(values, "device.kind") in ("cuda", "auto"))
 SERVES = When("where requests are served",
@@ -80,7 +81,7 @@ RUN = [
 ]  # fmt: skip
 
 DEVICE = [
-    Key("device.kind", Choice("auto", "cpu", "cuda", "simulated", "server"),
+    Key("device.kind", Choice(*devices.KINDS),
         "where the model runs; `auto`: on a GPU if there is one; `server`: at `server.url`", needed=True),
     Key("device.dtype", Choice("auto", "float32", "bfloat16", "float16"),
         "of weights and KV cache; `auto`: float32 on a CPU, bfloat16 on a GPU, simulated what `device.hardware` says"),
