@@ -25,7 +25,7 @@ NEVER = "† No request ever waited for memory: mean over the whole run."
 
 def draw(sweep: Sweep) -> Figure | None:
     """Stacked bars that sum to 100 % of the pool; None when no job finished."""
-    done = sweep.done[sweep.done["kv_used_pct"].notna()]
+    done = sweep.inside
     if done.empty:
         return None
     saturated = bool(done["saturated_kv_used_pct"].notna().any())

@@ -62,6 +62,11 @@ class Sweep:
         """The groups of which at least one repeat finished."""
         return self.groups[self.groups["repeats"] > 0].reset_index(drop=True)
 
+    @cached_property
+    def inside(self) -> pd.DataFrame:
+        """Those of `done` whose steps and pool are known: of a live server they are not."""
+        return self.done[self.done["kv_used_pct"].notna()].reset_index(drop=True)
+
     @property
     def simulated(self) -> bool:
         """Whether no job ran on a real device: then step times are what was put in, and fitting them says nothing."""

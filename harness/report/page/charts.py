@@ -42,10 +42,13 @@ def charts(sweep: Sweep) -> Iterator[Chart]:
     looks = row_looks(sweep.groups, sweep.swept)
     if len(rows) > 1:
         yield _throughput(rows, looks)
-    yield _books(sweep, rows)
+    inside = records(sweep.inside.head(MOST))
+    if inside:
+        yield _books(sweep, inside)
     yield _latencies(sweep, rows, looks)
-    yield _over_time(sweep, rows, looks)
-    yield _bound(sweep, rows)
+    if inside:
+        yield _over_time(sweep, inside, looks)
+        yield _bound(sweep, inside)
 
 
 def _line(look: Look) -> dict[str, Any]:
