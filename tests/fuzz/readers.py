@@ -26,10 +26,10 @@ import harness.__main__  # noqa: F401  (its resolvers)
 from harness.claims import composed
 from harness.errors import HarnessError
 from harness.metrics.recorder import Recorder
-from harness.runner.latency.choose import choose_latency, hardware_of, simulated_layout
 from harness.runner.latency.roofline import Roofline
 from harness.runner.latency.table import TableLatency
 from harness.runner.latency.table_files import read_meta
+from harness.runner.simulated_device import SimulatedDevice
 from harness.validate.engine import read_engine
 from harness.validate.measured import read_measured
 from harness.validate.prompts import find_prompts
@@ -190,8 +190,7 @@ def read_run(path: Path) -> Any:
 def read_tables(path: Path) -> Any:
     table = TableLatency.load(path.parent, layers=2)
     read_meta(path.parent)
-    decode = Sequence("one", stored=9, num_tokens=9)
-    assert table.step_ns(Batch([decode], [1])) >= 0, "a step that takes less than nothing"
+    assert table.step_ns(_decode()) >= 0, "a step that takes less than nothing"
     return table.kernels
 
 
@@ -203,22 +202,25 @@ def _cfg() -> Any:
 def read_machine(path: Path) -> Any:
     cfg = _cfg().copy()
     cfg.device.hardware = str(path)
-    machine = hardware_of(cfg, "it")
-    return Roofline(machine, TINY).step_ns(Batch([Sequence("one", stored=9, num_tokens=9)], [1]))
+    return Roofline(SimulatedDevice(cfg).machine("it"), TINY).step_ns(_decode())
 
 
 def read_latency(path: Path) -> Any:
     cfg = _cfg().copy()
     cfg.device.latency = str(path)
-    return choose_latency(cfg).step_ns(Batch([Sequence("one", stored=9, num_tokens=9)], [1]))
+    return SimulatedDevice(cfg).latency.step_ns(_decode())
 
 
 def read_model(path: Path) -> Any:
     cfg = _cfg().copy()
     cfg.model = {"path": None, "config": str(path)}
-    layout = simulated_layout(cfg)
+    layout = SimulatedDevice(cfg).layout
     assert layout.token_bytes + layout.state_bytes > 0, "a model that keeps nothing"
     return layout
+
+
+def _decode() -> Batch:
+    return Batch([Sequence("one", stored=9, num_tokens=9)], [1])
 
 
 @cache

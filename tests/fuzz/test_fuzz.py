@@ -58,7 +58,7 @@ def test_a_fault_is_found_and_becomes_a_short_line() -> None:
 
 @pytest.mark.parametrize("name", ["Raises", "FreesTwice", "Lies", "Overlaps"])
 def test_other_faults_are_found_too(name: str) -> None:
-    case = Case.read(f"{LEAKY} requests=0:20>5;0:18>4".replace("Leaks", name))
+    case = Case.read(f"{LEAKY} requests=0:20>5;0:18>4;90000:20>5;90000:18>4".replace("Leaks", name))
     assert examine(case).kind == "failed"
 
 
