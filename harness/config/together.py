@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 from harness.config.key import Values, at
 from harness.config.keys.run import MOST_SLOTS
+from harness.devices import KINDS, SIMULATED
 from harness.errors import HarnessError
 from harness.files import missing
 
@@ -47,13 +48,26 @@ def _slot_bytes(values: Values) -> int | None:
 
 def _clock(values: Values) -> Iterator[str]:
     clock, kind = values["clock"], at(values, "device.kind")
-    if clock != "auto" and (clock == "virtual") != (kind == "simulated"):
-        right = "virtual" if kind == "simulated" else "measured or wall"
-        yield f"clock={clock} does not go with device.kind={kind}; there clock must be auto, {right}"
+    if clock != "auto" and clock not in (right := KINDS[kind].clocks):
+        yield f"clock={clock} does not go with device.kind={kind}; there clock must be auto, {' or '.join(right)}"
+
+
+def _server(values: Values) -> Iterator[str]:
+    if KINDS[at(values, "device.kind")].runs != "elsewhere":
+        return
+    if at(values, "server.url") is None:
+        yield "server.url is null: device=server needs the server's address, such as server.url=http://localhost:8000"
+        return
+    from harness.live.settings import Server
+
+    try:
+        Server.of(values["server"])
+    except HarnessError as error:
+        yield str(error)
 
 
 def _simulated(values: Values) -> Iterator[str]:
-    if at(values, "device.kind") == "simulated":
+    if at(values, "device.kind") in SIMULATED:
         if at(values, "device.latency") is None:
             yield "device.latency is null: a simulated device needs a latency model, such as device.latency=roofline"
         return
@@ -114,4 +128,4 @@ def _label(values: Values) -> Iterator[str]:
 
 
 Rule = Callable[[Values], Iterator[str]]
-RULES: tuple[Rule, ...] = (_pool, _clock, _simulated, _workload, _heads, _choices, _inputs, _label)
+RULES: tuple[Rule, ...] = (_pool, _clock, _server, _simulated, _workload, _heads, _choices, _inputs, _label)
