@@ -12,11 +12,10 @@ from allocators.checker import Checked
 from allocators.layout import KVLayout
 from harness import compiled
 from harness.config import plugins
+from harness.devices import layout_for
 from harness.errors import HarnessError
-from harness.layout import layout_of
 from harness.mistakes import locate, nearest
 from harness.runner.kv_buffers import kv_buffers
-from harness.runner.model import read_config
 from schedulers.base import Scheduler
 from schedulers.request import Request
 from schedulers.reservation import on_demand
@@ -68,17 +67,6 @@ def _slots(cfg: DictConfig, layout: KVLayout, capacity: int) -> int:
             "layouts"
         )
     return left // layout.token_bytes if layout.token_bytes else lanes * cfg.max_model_len
-
-
-def layout_for(cfg: DictConfig) -> KVLayout:
-    """What the model of `cfg` keeps on its device."""
-    if cfg.device.kind == "simulated":
-        from harness.runner.latency.choose import simulated_layout
-
-        return simulated_layout(cfg)
-    from harness.runner.device import dtype_of
-
-    return layout_of(read_config(cfg.model), dtype_of(cfg).itemsize)
 
 
 def build_scheduler(cfg: DictConfig, capacity: int, asked: Collection[str] = (),
