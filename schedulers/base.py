@@ -222,8 +222,13 @@ class Scheduler(ABC):
         total = self.end_of(request)
         if total > self.max_model_len:
             return f"prompt + output = {total} tokens > max_model_len = {self.max_model_len}"
-        stored = max(self.reservation(request, self.max_model_len), total - 1)
-        if not self.allocator.fits(request.prompt_len, stored, self.reserve_full_isl, self.piece_tokens):
+        promise = self.reservation(request, self.max_model_len)
+        stored = max(promise, total - 1)
+        if promise:
+            fits = self.allocator.footprint(stored) is not None
+        else:
+            fits = self.allocator.fits(request.prompt_len, stored, self.reserve_full_isl, self.piece_tokens)
+        if not fits:
             promised = f", promised to a request of {total - 1}," if stored > total - 1 else ""
             takes = self.allocator.takes(stored)
             return f"{stored} tokens{promised} never fit the KV pool of {self.allocator.capacity} slots" + (

@@ -41,6 +41,8 @@ PLUGINS = [
     Key("allocator.hybrid", Switch(), "whether layers may keep different tokens; false = every layer keeps all"),
     Key("allocator.export_states", Switch(), "whether kernels of the gated delta rule export states inside a prompt "
         "(Hopper)"),
+    Key("allocator.window_ratio", Number(above=0), "tokens of a window's pool for each token of the full layers'"),
+    Key("allocator.state_ratio", Number(above=0), "bytes of the states' pool for each byte of the others"),
     Key("allocator.host_slots", SLOTS, "size of the host pool that sequences are swapped to", "slots",
         when=(where("scheduler.preemption", "swap"),)),
     Key("allocator.fit", Choice("slab", "first_fit", "best_fit"), "where an extent is placed; slab = equal lanes"),

@@ -29,6 +29,7 @@ from harness.runner.pool import pool_units
 
 PRESETS = Path(__file__).parent / "presets"
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+KV_BYTES = {"fp8": 1, "int8": 1}
 
 
 def choose_latency(cfg: DictConfig) -> Any:
@@ -95,7 +96,8 @@ def simulated_layout(cfg: DictConfig) -> KVLayout:
     Raises:
         HarnessError: it is not known, or the devices can't share its heads.
     """
-    return layout_of(model_config(cfg), element_bytes(cfg), tensor_parallel=_devices(cfg))
+    kv_bytes = KV_BYTES.get(cfg.device.get("kv_dtype"))
+    return layout_of(model_config(cfg), element_bytes(cfg), kv_bytes, tensor_parallel=_devices(cfg))
 
 
 def simulated_slots(cfg: DictConfig, layout: KVLayout | None = None) -> int:
