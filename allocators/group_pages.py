@@ -101,7 +101,8 @@ class GroupPages(Allocator):
         return parts
 
     def release(self, holder: Holder) -> None:
-        for group, pages in enumerate(self.pages.pop(holder.row)):
+        """In the reverse order in which they were taken, so that a refused group leaves no trace."""
+        for group, pages in reversed(list(enumerate(self.pages.pop(holder.row)))):
             self.give(group, [page for page in reversed(pages) if page >= 0], holder.row)
 
     def spans(self, holder: Holder) -> list[tuple[int, int]]:

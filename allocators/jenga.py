@@ -84,7 +84,7 @@ class Jenga(GroupPages):
             if not mine and len(self._free) > later:
                 self._cut(group, owner)
                 mine = self._mine[group, owner]
-            large = next(iter(mine)) if mine else next(iter(partial))
+            large = next(reversed(mine)) if mine else next(reversed(partial))
             inside = partial[large]
             pages.append(inside.pop())
             self._spare[group] -= 1

@@ -182,8 +182,12 @@ class VllmHybrid(Allocator):
         return super().admit(seqs, ask)
 
     def lacks(self, ask: Ask) -> bool:
-        """Whether there are too few blocks depends on what was found, too: `place` sees to it."""
-        return False
+        """Of a group. How many blocks one sequence needs depends on what was found, too: `place` sees to it."""
+        if ask.count == 1:
+            return False
+        each = [1 if states else -(-ask.need // spec.block_size)
+                for spec, states in zip(self.specs, self._states, strict=True)]  # fmt: skip
+        return sum(each) * ask.count * self.grain > self.free_slots - ask.spare + ask.hit.held * ask.count
 
     def place(self, holder: Holder, tokens: int) -> int | None:
         ask, hit = self._asked, holder.stored
