@@ -12,11 +12,10 @@ from allocators.checker import Checked
 from allocators.layout import KVLayout
 from harness import compiled
 from harness.config import plugins
+from harness.devices import layout_for
 from harness.errors import HarnessError
-from harness.layout import layout_of
 from harness.mistakes import locate, nearest
 from harness.runner.kv_buffers import kv_buffers
-from harness.runner.model import read_config
 from schedulers.base import Scheduler
 from schedulers.request import Request
 from schedulers.reservation import on_demand
@@ -54,17 +53,6 @@ def build_allocator(cfg: DictConfig, capacity: int, asked: Collection[str] = (),
         except ValueError as error:
             raise HarnessError(f"allocator={cfg.allocator._target_}: {error}") from error
     return Checked(allocator) if cfg.debug else allocator  # type: ignore[abstract]
-
-
-def layout_for(cfg: DictConfig) -> KVLayout:
-    """What the model of `cfg` keeps on its device."""
-    if cfg.device.kind == "simulated":
-        from harness.runner.latency.choose import simulated_layout
-
-        return simulated_layout(cfg)
-    from harness.runner.device import dtype_of
-
-    return layout_of(read_config(cfg.model), dtype_of(cfg).itemsize)
 
 
 def build_scheduler(cfg: DictConfig, capacity: int, asked: Collection[str] = (),

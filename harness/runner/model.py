@@ -40,6 +40,14 @@ def read_config(model: Mapping[str, Any]) -> Any:
         raise HarnessError(f"{where}: no model config could be read from it: {_first_line(error)}") from error
 
 
+def plain_config(model: Any) -> Any:
+    """As `read_config`. A config written out is taken as it is: `transformers` takes seconds to import."""
+    values: Any = OmegaConf.to_container(model, resolve=True)
+    config = values.get("config")
+    plain = not values.get("path") and isinstance(config, Mapping) and "hidden_size" in config
+    return config if plain else read_config(values)
+
+
 def positions_of(config: Any) -> int | None:
     """How many positions a model has; None where it sets no limit."""
     try:
