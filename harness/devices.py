@@ -24,12 +24,13 @@ class DeviceKind(NamedTuple):
 
     Attributes:
         home: the module that opens such devices.
-        runs: `here`: the program computes every step; `simulated`: it says how long each would take.
+        runs: `here`: the program computes every step; `simulated`: it says how long each would take; `elsewhere`: a
+            server computes them, which requests are sent to. Such a kind opens no device: its home has `serve_live`.
         clocks: that go with it; the first is what `clock=auto` means.
     """
 
     home: str
-    runs: Literal["here", "simulated"]
+    runs: Literal["here", "simulated", "elsewhere"]
     clocks: tuple[str, ...]
 
 
@@ -39,6 +40,7 @@ KINDS = {
     "cpu": _TORCH,
     "cuda": _TORCH,
     "simulated": DeviceKind("harness.runner.simulated_device", "simulated", ("virtual",)),
+    "server": DeviceKind("harness.live.serve", "elsewhere", ("wall",)),
 }
 SIMULATED = [name for name, kind in KINDS.items() if kind.runs == "simulated"]
 HERE = [name for name, kind in KINDS.items() if kind.runs == "here"]
@@ -127,5 +129,12 @@ def must_run_here(cfg: DictConfig, who: str) -> None:
         raise HarnessError(f"{who}, and device={cfg.device.kind} has none: use device=cpu or device=cuda")
 
 
+def is_elsewhere(cfg: DictConfig) -> bool:
+    """Whether requests go to a server, whose steps and pool are its own."""
+    return "device" in cfg and KINDS[cfg.device.kind].runs == "elsewhere"
+
+
 def _home(cfg: DictConfig) -> Any:
+    if is_elsewhere(cfg):
+        raise HarnessError(f"device={cfg.device.kind}: a server is only sent requests; its model and pool are its own")
     return import_module(KINDS[cfg.device.kind].home)

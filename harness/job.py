@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from harness.build import build_scheduler, locate, settle_lanes
 from harness.clock import CLOCKS
 from harness.config import asked_by, settle, without_effect
-from harness.devices import clock_name, open_device
+from harness.devices import clock_name, is_elsewhere, open_device
 from harness.engine import Engine
 from harness.environment import environment
 from harness.errors import HarnessError
@@ -59,6 +59,8 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
         if mistakes:
             raise HarnessError("\n".join(mistakes))
         row |= locate(cfg.task, "task")(cfg, folder, asked, facts, progress)
+        if interrupt := row.pop("interrupt", None):  # of a task that tells what there is all the same
+            raise interrupt
         row["warnings"] = [*without_effect(cfg, asked), *row.get("warnings", [])]
     except BaseException as error:
         if isinstance(error, OSError) and error.filename is None:
@@ -101,6 +103,10 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     started = time.perf_counter()
     settings: Any = OmegaConf.to_container(cfg.workload, resolve=True)
     workload = build_workload(settings, cfg.max_model_len, cfg.seed)
+    if is_elsewhere(cfg):
+        from harness.live.serve import serve_live
+
+        return serve_live(cfg, folder, workload, facts, progress)
     cfg = settle_lanes(cfg, workload.requests)
     device = open_device(cfg, asked)
     scheduler = build_scheduler(cfg, device.capacity, asked, device.layout)
@@ -110,7 +116,7 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     clock, on_progress = CLOCKS[clock_name(cfg)](), progress(len(workload.requests)) if progress else None
     facts |= device.facts | {"setup_s": time.perf_counter() - started}
     try:
-        with device.sampler or nullcontext(), _rare_collections():
+        with device.sampler or nullcontext(), rare_collections():
             replay(Source(workload), [engine], clock, on_progress=on_progress)
     finally:
         table, lost = write_tables(recorder, workload, folder)
@@ -118,7 +124,7 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
 
 
 @contextmanager
-def _rare_collections() -> Iterator[None]:
+def rare_collections() -> Iterator[None]:
     """A replay makes millions of objects and no cycle among them, so the collector looks at them in vain."""
     before = gc.get_threshold()
     gc.freeze()

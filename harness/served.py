@@ -83,21 +83,21 @@ def row_of(cfg: DictConfig, device: Device, scheduler: Scheduler, workload: Work
     why = f"; the first reason: {reasons.iloc[0]}" if len(reasons) else ""
     if not row["finished"]:
         raise HarnessError(f"none of {row['injected']} requests could be served{why}")
-    row |= _judged(cfg, row, table)
+    row |= judged(cfg, row, table)
     row["warnings"] = [*workload.notes["notices"], *_warnings(cfg, scheduler, recorder, row, why), *device.warnings]
     return row
 
 
-def _judged(cfg: DictConfig, row: dict[str, Any], table: pd.DataFrame) -> dict[str, Any]:
+def judged(cfg: DictConfig, row: dict[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     """Goodput where there are limits, costs where there is a price."""
-    judged: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     limits = {str(name): limit for name, limit in cfg.slo_ms.items() if limit is not None}
     if limits or any(own in table for own in OWN_LIMITS.values()):
-        judged["goodput"] = goodput(table, limits, row["duration_s"])
-        judged["goodput_limits"] = told_limits(table, limits)
+        found["goodput"] = goodput(table, limits, row["duration_s"])
+        found["goodput_limits"] = told_limits(table, limits)
     if cfg.price_per_hour is not None and row["output_throughput"]:
-        judged["cost_per_million_output_tokens"] = cfg.price_per_hour / 3600 / row["output_throughput"] * 1e6
-    return judged
+        found["cost_per_million_output_tokens"] = cfg.price_per_hour / 3600 / row["output_throughput"] * 1e6
+    return found
 
 
 def _warnings(cfg: DictConfig, scheduler: Scheduler, recorder: Recorder, row: dict[str, Any],

@@ -52,6 +52,20 @@ def _clock(values: Values) -> Iterator[str]:
         yield f"clock={clock} does not go with device.kind={kind}; there clock must be auto, {' or '.join(right)}"
 
 
+def _server(values: Values) -> Iterator[str]:
+    if KINDS[at(values, "device.kind")].runs != "elsewhere":
+        return
+    if at(values, "server.url") is None:
+        yield "server.url is null: device=server needs the server's address, such as server.url=http://localhost:8000"
+        return
+    from harness.live.settings import Server
+
+    try:
+        Server.of(values["server"])
+    except HarnessError as error:
+        yield str(error)
+
+
 def _simulated(values: Values) -> Iterator[str]:
     if at(values, "device.kind") in SIMULATED:
         if at(values, "device.latency") is None:
@@ -114,4 +128,4 @@ def _label(values: Values) -> Iterator[str]:
 
 
 Rule = Callable[[Values], Iterator[str]]
-RULES: tuple[Rule, ...] = (_pool, _clock, _simulated, _workload, _heads, _choices, _inputs, _label)
+RULES: tuple[Rule, ...] = (_pool, _clock, _server, _simulated, _workload, _heads, _choices, _inputs, _label)
