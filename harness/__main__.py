@@ -80,10 +80,10 @@ def _list(kind: str | None = None) -> None:
     list_names(kind)
 
 
-def _report(folder: str) -> None:
+def _report(folder: str, *words: str) -> None:
     from harness.again import report_again
 
-    if not report_again(Path(folder)):
+    if not report_again(Path(folder), *words):
         sys.exit(1)
 
 
@@ -97,7 +97,7 @@ def _resume(folder: str, *more: str) -> None:
 COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
     "inspect": ("FILE [workload.KEY=VALUE]...", _inspect),
     "compile": ("", _compile),
-    "report": ("DIR", _report),
+    "report": ("DIR [figures=paper]...", _report),
     "resume": ("DIR [hydra/launcher=NAME]...", _resume),
     "list": ("[KIND]", _list),
     "check": ("[FAMILY|KEY=VALUE]...", _check),

@@ -75,6 +75,8 @@ RUN = [
     Key("baseline", Text(), "the system that ratios are against; null = the first one", null=True),
     Key("label", Text(), "a name for the row; null = from the configuration", null=True, needed=True),
     Key("figure", Named(figures), "what the report of a sweep draws; null = what fits any sweep", null=True),
+    Key("figures", Choice("screen", "paper"), "how figures are drawn: `screen` (PNG and SVG), or `paper`: besides, "
+        "PDFs one column of a two-column paper wide, each with a LaTeX float", needed=True),
     Key("trace_s", Number(above=0), "length of a server's traces, where an experiment asks for one", "s"),
     Key("faster_transformer", Table(what="a latency model: `_target_` and its arguments"),
         "how long FasterTransformer's steps take on a server"),
@@ -85,6 +87,8 @@ DEVICE = [
         "where the model runs; `auto`: on a GPU if there is one; `server`: at `server.url`", needed=True),
     Key("device.dtype", Choice("auto", "float32", "bfloat16", "float16"),
         "of weights and KV cache; `auto`: float32 on a CPU, bfloat16 on a GPU, simulated what `device.hardware` says"),
+    Key("device.kv_dtype", Choice("auto", "fp8", "int8"), "of K and V, where it is another than of weights; it tells "
+        "bytes and slots, not what becomes of the answers", when=(SIMULATED,)),
     Key("device.threads", Either(Choice("auto"), Whole(1, 4096)), "CPU threads; `auto`: 1 or all, whichever is faster",
         when=(ON_CPU,)),
     Key("device.kernels", Choice("auto", "torch", "numba", "triton"), "the attention kernels", when=(REAL,)),

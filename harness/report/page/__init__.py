@@ -133,7 +133,9 @@ def _books(sweep: Sweep) -> str:
     for name, (color, text) in COLUMNS.items():
         shares = [row.get(f"{prefix}_{name}_pct") for row in done]
         if any(share and share > 0.005 for share in shares):
-            cells = "".join(f"<td>{share:.1f}</td>" if share is not None else "<td>–</td>" for share in shares)
+            cells = "".join(
+                f"<td>{share:.1f}</td>" if share is not None and share == share else "<td>–</td>" for share in shares
+            )
             lines.append(
                 f'<tr><td><i class="dot" style="background:{color}"></i>{name}</td><td>{escape(text)}</td>{cells}</tr>'
             )

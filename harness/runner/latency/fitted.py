@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -66,12 +67,12 @@ class FittedLatency(LatencyModel):
     _slopes: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        count = len(self.knots)
-        if count < 2 or len(self.coefficients) != count + len(REST) or sorted(set(self.knots)) != list(self.knots):
-            raise HarnessError(
-                f"a fitted latency needs two knots or more, ascending, and {len(REST)} more coefficients than knots: "
-                f"{len(self.coefficients)} for knots {list(self.knots)}"
-            )
+        values, count = [*self.coefficients, self.overhead_ns], len(self.knots)
+        if len(values) != count + len(REST) + 1 or not all(_is_time(value) for value in values):
+            raise ValueError(f"coefficients must be {count + len(REST)} numbers of ns, 0 or more, and overhead_ns one; "
+                             f"got {values!r:.200}")  # fmt: skip
+        if count < 2 or not all(type(knot) is int for knot in self.knots) or sorted({*self.knots}) != [*self.knots]:
+            raise ValueError(f"knots must be two numbers of lanes or more, ascending; got {self.knots!r:.200}")
         levels = [level + self.overhead_ns for level in accumulate(self.coefficients[:count])]
         rises = zip(self.coefficients[1:count], pairwise(self.knots), strict=True)
         slopes = [rise / (high - low) for rise, (low, high) in rises]
@@ -87,16 +88,20 @@ class FittedLatency(LatencyModel):
         line in its lanes: kernels change with the size of a batch.
 
         Raises:
-            HarnessError: fewer steps than coefficients.
+            HarnessError: fewer steps than coefficients, or times and counts that are no numbers above 0.
         """
         from scipy.optimize import nnls  # takes as long to import as everything else that a simulation needs
 
-        steps = steps[steps["num_seqs"] > 0]
-        knots = knots_of((steps["num_seqs"] + steps["idle_lanes"]).to_numpy())
-        least = len(names(knots))
-        if len(steps) < least:
-            raise HarnessError(f"a latency fit needs at least {least} steps, there are {len(steps)}")
-        matrix, target = features(steps, knots), steps["execute_ms"].to_numpy(np.float64) * 1e6
+        steps = steps[pd.to_numeric(steps["num_seqs"], errors="coerce") > 0]
+        try:
+            knots = knots_of((steps["num_seqs"] + steps["idle_lanes"]).to_numpy(np.float64))
+            matrix, target = features(steps, knots), steps["execute_ms"].to_numpy(np.float64) * 1e6
+        except (TypeError, ValueError) as error:
+            raise HarnessError(f"a latency fit needs numbers: {error}") from error
+        if len(steps) < matrix.shape[1]:
+            raise HarnessError(f"a latency fit needs at least {matrix.shape[1]} steps, there are {len(steps)}")
+        if not (np.isfinite(matrix).all() and (matrix >= 0).all() and np.isfinite(target).all() and (target > 0).all()):
+            raise HarnessError("a latency fit needs steps whose execute_ms is above 0 and whose counts are 0 or more")
         scale = np.abs(matrix).max(axis=0)
         scale[scale == 0] = 1.0
         solution, _ = nnls(matrix / scale / target[:, None], np.ones(len(target)))
@@ -126,3 +131,7 @@ class FittedLatency(LatencyModel):
 
     def further_ns(self, batch: Batch, steps: int) -> list[int]:
         return self.along_line(batch, steps)
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
