@@ -95,7 +95,9 @@ def parse_settings(config: Mapping[str, Any]) -> Settings:
     Raises:
         WorkloadError: a key is unknown or its value out of range; the message names the key as `workload.KEY`.
     """
-    given = {str(name): dict(value) if isinstance(value, Mapping) else value for name, value in config.items()}
+    given: dict[str, Any] = {
+        str(name): dict(value) if isinstance(value, Mapping) else value for name, value in config.items()
+    }
     for place, names in (("", [item.name for item in fields(Settings)]), ("prompt.", LENGTHS), ("output.", LENGTHS)):
         there = given.get(place[:-1]) if place else given
         if there is not None and not isinstance(there, dict):
