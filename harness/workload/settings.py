@@ -108,8 +108,8 @@ def parse_settings(config: Mapping[str, Any]) -> Settings:
     if isinstance(columns := given.get("columns"), dict):  # null unsets what a file has named
         given["columns"] = {name: column for name, column in columns.items() if column is not None}
     for key in WORKLOAD:
-        *place, name = key.name.split(".")[1:]
-        holder = given.get(place[0]) if place else given
+        *section, name = key.name.split(".")[1:]
+        holder = given.get(section[0]) if section else given
         if holder and name in holder:
             try:
                 holder[name] = key.read(holder[name])
