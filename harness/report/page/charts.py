@@ -131,8 +131,8 @@ def _latencies(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look])
                     hovertemplate="%{y:.0f} % of the requests within %{x:.3g}<extra>" + row["label"] + "</extra>",
                 )  # fmt: skip
     for column in range(1, len(LATENCIES) + 1):
-        values = [trace.x for trace in figure.select_traces(row=1, col=column)]
-        low, high = min((x.min() for x in values), default=0), max((x.max() for x in values), default=0)
+        drawn = [trace.x for trace in figure.select_traces(row=1, col=column)]
+        low, high = min((x.min() for x in drawn), default=0), max((x.max() for x in drawn), default=0)
         if low > 0 and high / low > 10:
             figure.update_xaxes(type="log", dtick="D2" if high / low < 100 else 1, row=1, col=column)
     figure.update_layout(_layout(440, margin={"l": 10, "r": 20, "t": 110, "b": 45}))
