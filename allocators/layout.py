@@ -36,6 +36,7 @@ class LayerGroup:
         element_bytes: of each.
         reach: tokens that a window or a chunk spans; 0 = all.
         states: the tensors of a recurrent layer.
+        mixer: how it computes them: `mamba1`, `mamba2`, `delta_rule` or `short_conv`.
     """
 
     kind: Kind
@@ -46,6 +47,7 @@ class LayerGroup:
     element_bytes: int = 2
     reach: int = 0
     states: tuple[State, ...] = ()
+    mixer: str = ""
 
     @property
     def token_bytes(self) -> int:

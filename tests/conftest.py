@@ -20,3 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--golden-dir", action="append", type=Path, metavar="DIR",
         help="replay the engine's step traces (*.jsonl) in DIR and below instead of those of tests/golden",
     )  # fmt: skip
+    parser.addoption(
+        "--geometry-dir", action="append", type=Path, metavar="DIR",
+        help="check the engine's pool geometries (*.json, grouping_cases.jsonl) in DIR, not those of tests/geometry",
+    )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 from allocators.layout import Kind, KVLayout, LayerGroup
 from harness.errors import HarnessError
 from harness.layout.layers import Text, layers_of
-from harness.layout.recurrent import states_of
+from harness.layout.recurrent import mixer_of, states_of
 from harness.layout.shares import share_of_heads
 
 
@@ -29,7 +29,8 @@ def layout_of(config: Any, element_bytes: int = 2, kv_bytes: int | None = None, 
     for number, kinds in enumerate(layers_of(text)):
         for kind in kinds:
             if kind == "state":
-                group = LayerGroup("state", (), states=states_of(text, element_bytes, tensor_parallel))
+                states = states_of(text, element_bytes, tensor_parallel)
+                group = LayerGroup("state", (), states=states, mixer=mixer_of(text))
             else:
                 group = _attention(text, number, kind, kv_bytes or element_bytes, tensor_parallel)
             groups.setdefault(group, []).append(number)

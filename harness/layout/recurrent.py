@@ -33,6 +33,15 @@ def states_of(text: Text, element_bytes: int, devices: int = 1) -> tuple[State, 
     return State((kernel - 1, channels), element_bytes), State(state, _own_bytes(text, element_bytes))
 
 
+def mixer_of(text: Text) -> str:
+    """How its recurrent layers compute: `short_conv`, `delta_rule`, `mamba1` or `mamba2`."""
+    if text.get("conv_L_cache"):
+        return "short_conv"
+    if text.get("linear_num_value_heads"):
+        return "delta_rule"
+    return "mamba2" if mamba_heads(text) else "mamba1"
+
+
 def mamba_heads(text: Text) -> int:
     """Heads of a Mamba-2 layer; 0 of a Mamba-1 layer."""
     if text.model_type == "mamba2":

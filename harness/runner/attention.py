@@ -55,6 +55,34 @@ class Mask:
         raise MaskMisused("[]")
 
 
+class Latent(NamedTuple):
+    """How a layer expands the latent that it caches: key ``[W_k c, r]`` and value ``W_v c`` of each head.
+
+    Attributes:
+        linear: whose weight holds both, as ``[H * (nope + value), rank]``.
+        nope, value, rope: widths of ``W_k c``, of ``W_v c`` and of r, the rotated part that all heads share.
+    """
+
+    linear: torch.nn.Linear
+    nope: int
+    value: int
+    rope: int
+
+    @property
+    def rank(self) -> int:
+        return self.linear.in_features
+
+    @property
+    def key_weight(self) -> torch.Tensor:
+        """``[H, nope, rank]``."""
+        return self.linear.weight.unflatten(0, (-1, self.nope + self.value))[:, : self.nope]
+
+    @property
+    def value_weight(self) -> torch.Tensor:
+        """``[H, value, rank]``."""
+        return self.linear.weight.unflatten(0, (-1, self.nope + self.value))[:, self.nope :]
+
+
 class Call(NamedTuple):
     """One call of the attention function in a forward pass, as the probe found it.
 
@@ -63,12 +91,18 @@ class Call(NamedTuple):
         stores: whether it is the first to attend to them in a step, and so stores them.
         scale: of the scores.
         scores: what a query sees, and what is done to its scores.
+        latent: how the layer expands what it caches; None = it caches K and V.
     """
 
     layer: int
     stores: bool
     scale: float
     scores: Scores
+    latent: Latent | None = None
+
+    def width(self, value: torch.Tensor) -> int:
+        """Numbers of each head of the answer, given the values that the attention function is handed."""
+        return self.latent.value if self.latent else value.shape[3]
 
 
 class Attending(Protocol):
@@ -171,14 +205,14 @@ def layer_of(key: torch.Tensor) -> int:
 
 
 @torch.library.custom_op("kvlab::attention", mutates_args=())
-def mark(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: int) -> torch.Tensor:
-    """``[1, T, Hq, Dv]``; it stands in a traced model for `attend`, and is never run."""
+def mark(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: int, width: int) -> torch.Tensor:
+    """``[1, T, Hq, width]``; it stands in a traced model for `attend`, and is never run."""
     raise NotImplementedError("a mark in a traced model")
 
 
 @mark.register_fake
-def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: int) -> torch.Tensor:
-    return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3])
+def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: int, width: int) -> torch.Tensor:
+    return q.new_empty(q.shape[0], q.shape[2], q.shape[1], width)
 
 
 @dataclass(slots=True)
@@ -189,18 +223,23 @@ class Tracing:
 
     def attention(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                   mask: Any, options: dict[str, Any]) -> torch.Tensor:  # fmt: skip
-        return torch.ops.kvlab.attention(query, key, value, self.calls.index(module, key))
+        call = self.calls.index(module, key)
+        return torch.ops.kvlab.attention(query, key, value, call, self.calls.all[call].width(value))
 
 
-def attend(step: StepContext, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: int) -> torch.Tensor:
-    """Store the new keys and values of one layer, and attend."""
-    layer, stores, scale, scores = step.calls.all[call]
+def attend(step: StepContext, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: int,
+           width: int = 0) -> torch.Tensor:  # fmt: skip
+    """Store the new keys and values of one layer, and attend; of a latent, as `harness.runner.latent` says."""
+    layer, stores, scale, scores, latent = step.calls.all[call]
     backend = step.backend
     k_pool, v_pool = step.pools[layer]
-    q = query[0].transpose(0, 1).contiguous()
-    if stores:
+    q = query[0] if latent is None else _towards(latent, query[0])
+    q = q.transpose(0, 1).contiguous()
+    if stores and latent is None:
         k, v = key[0].transpose(0, 1).contiguous(), value[0].transpose(0, 1).contiguous()
         backend.write_kv(k_pool, v_pool, k, v, step.slots)
+    elif stores:
+        backend.write_kv(k_pool, v_pool, torch.cat([key[0, 0], value[0, 0]], -1)[:, None], None, step.slots)
     out = torch.empty_like(q) if q.shape[2] == v_pool.shape[2] else q.new_empty(*q.shape[:2], v_pool.shape[2])
     lanes = 0
     if step.decode is not None:
@@ -211,4 +250,11 @@ def attend(step: StepContext, query: torch.Tensor, key: torch.Tensor, value: tor
             q[lanes:], k_pool, v_pool, step.prefill, step.query_starts, scale, out[lanes:], step.max_query,
             step.max_prefill, scores,
         )  # fmt: skip
+    if latent is not None:
+        out = (out.transpose(0, 1) @ latent.value_weight.transpose(1, 2)).transpose(0, 1)
     return out.unsqueeze(0)
+
+
+def _towards(latent: Latent, query: torch.Tensor) -> torch.Tensor:
+    """Queries ``[H, T, nope + rope]`` turned towards latents: ``[H, T, rank + rope]``."""
+    return torch.cat([query[..., : latent.nope] @ latent.key_weight, query[..., latent.nope :]], -1)

@@ -142,9 +142,9 @@ def _open(key: str) -> Device:
         "parameters": sum(p.numel() for p in model.parameters()),
     }
     probed = probe(model)
-    if backend.name == "triton" and not all(call.scores.are_plain for call in probed.calls.all):
-        raise HarnessError(f"model {model.config.model_type}: the Triton kernels have no windows, chunks, soft caps or "
-                           "sinks; device.kernels=torch has them")  # fmt: skip
+    if backend.name == "triton" and not all(call.scores.are_plain and not call.latent for call in probed.calls.all):
+        raise HarnessError(f"model {model.config.model_type}: the Triton kernels have no windows, chunks, soft caps, "
+                           "sinks or latents; device.kernels=torch has them")  # fmt: skip
     layout = probed.layout(dtype.itemsize)
     opened = Device(device, dtype, model, probed, layout, backend, cfg.seed, facts, as_it_is(model))
     facts["check"] = checked(model, backend, cfg.device.get("check", "auto"))

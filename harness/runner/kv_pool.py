@@ -21,7 +21,7 @@ class KVPool:
 
     Attributes:
         buffers: each ``[L, planes, slots, heads, width]``: keys and values of alike layers in two planes, or, where the
-            two differ in shape, keys in one buffer and values in another.
+            two differ in shape, keys in one buffer and values in another; of latents one plane.
         layers: of each layer, its keys ``[slots, Hkv, D]`` and values ``[slots, Hkv, Dv]``.
 
     Raises:
@@ -33,8 +33,8 @@ class KVPool:
         self.buffers: list[torch.Tensor] = []
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-        def shapes(layer: int) -> tuple[Shape, Shape]:
-            return probed.layers[layer].pair
+        def shapes(layer: int) -> tuple[Shape, Shape, int]:
+            return (*probed.layers[layer].pair, probed.layers[layer].rank)
 
         def buffer(layers: list[int], planes: int, shape: Shape) -> torch.Tensor:
             made = torch.zeros((len(layers), planes, slots, *shape), dtype=dtype, device=device)
@@ -42,9 +42,12 @@ class KVPool:
             return made
 
         try:
-            for (key, value), alike in groupby(sorted(probed.layers, key=shapes), key=shapes):
+            for (key, value, rank), alike in groupby(sorted(probed.layers, key=shapes), key=shapes):
                 layers = list(alike)
-                if key == value:
+                if rank:
+                    latents = buffer(layers, 1, key)
+                    planes = [(latents[i, 0], latents[i, 0, :, :, :rank]) for i in range(len(layers))]
+                elif key == value:
                     both = buffer(layers, 2, key)
                     planes = [(both[i, 0], both[i, 1]) for i in range(len(layers))]
                 else:

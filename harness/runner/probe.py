@@ -16,8 +16,9 @@ from kvlab_kernels.scores import PLAIN, Scores
 
 from allocators.layout import KVLayout, LayerGroup
 from harness.errors import HarnessError
-from harness.runner.attention import Call, Calls, Mask, MaskMisused, layer_of, standing
+from harness.runner.attention import Call, Calls, Latent, Mask, MaskMisused, layer_of, standing
 from harness.runner.cache import PackedCache, forward_of
+from harness.runner.latent import absorb
 
 TOKENS = 6  # of the probe
 # Options of an attention function that change no number outside training, or that stand in the mask as well.
@@ -29,10 +30,15 @@ OWN_ATTENTION = "computes attention by itself, not through the attention interfa
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Keys and values that a layer stores of a token: heads and width of each."""
+    """Keys and values that a layer stores of a token: heads and width of each; of a latent the values lie in the keys.
+
+    Attributes:
+        rank: of a latent, how wide its values are; 0 = it is none.
+    """
 
     key: tuple[int, int]
     value: tuple[int, int]
+    rank: int = 0
 
     @property
     def pair(self) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -40,7 +46,7 @@ class Stored:
 
     @property
     def elements(self) -> int:
-        return sum(heads * width for heads, width in self.pair)
+        return sum(heads * width for heads, width in (self.pair[:1] if self.rank else self.pair))
 
 
 @dataclass(slots=True)
@@ -65,8 +71,8 @@ class Probed:
         for number, stored in sorted(self.layers.items()):
             alike.setdefault(stored, []).append(number)
         return KVLayout(tuple(
-            LayerGroup("full", tuple(numbers), stored.key[0], stored.key[1],
-                       stored.value[0] * stored.value[1] // stored.key[0], element_bytes)
+            LayerGroup("latent" if stored.rank else "full", tuple(numbers), *stored.key,
+                       0 if stored.rank else stored.value[0] * stored.value[1] // stored.key[0], element_bytes)
             for stored, numbers in alike.items()
         ))  # fmt: skip
 
@@ -81,7 +87,7 @@ def probe(model: Any) -> Probed:
     device = next(model.parameters()).device
     ids = torch.arange(TOKENS, device=device) % model.config.get_text_config().vocab_size
     positions = torch.arange(TOKENS, device=device)
-    probing = _Probing(model)
+    probing = _Probing(model, absorb(model))
     forward = forward_of(model)
     try:
         with torch.inference_mode(), standing(probing), probing.watched():
@@ -109,8 +115,8 @@ def _tensors_in(model: Any) -> set[tuple[torch.nn.Module, str, int]]:
 class _Probing:
     """Watches one forward pass: which layers store what, and who attends to it."""
 
-    def __init__(self, model: Any) -> None:
-        self.model_type = model.config.model_type
+    def __init__(self, model: Any, latents: dict[int, Latent]) -> None:
+        self.model_type, self.latents = model.config.model_type, latents
         self.probed = Probed()
         self.running: list[torch.nn.Module] = []
         self._stored_by: dict[int, str] = {}  # the class of the module that stores, by layer
@@ -155,14 +161,20 @@ class _Probing:
             if own in self.probed.layers:
                 raise self.refused("expands what it cached into keys and values (a latent), which is not modelled", own)
             raise self.refused("attends to keys that no cache returned, which is not modelled", own)
+        latent = self.latents.get(id(module))
+        if latent:
+            if (key.shape[3], value.shape[3]) != (latent.rank, latent.rope):
+                raise self.refused("changes its latent before it is expanded, which is not modelled", layer)
+            self.probed.layers[layer] = Stored((1, latent.rank + latent.rope), (1, latent.rank), latent.rank)
         heads, (key_heads, _), (value_heads, _) = query.shape[1], *self.probed.layers[layer].pair
         if key_heads != value_heads or heads % key_heads:
             what = f"{heads} query heads over {key_heads} of keys and {value_heads} of values are not modelled"
             raise self.refused(what, layer)
         scale, scores = self._understood(query, layer, mask, options)
-        self.probed.calls.add(module, Call(layer, layer not in self._attended, scale, scores))
+        call = Call(layer, layer not in self._attended, scale, scores, latent)
+        self.probed.calls.add(module, call)
         self._attended.add(layer)
-        return query.new_zeros(query.shape[0], query.shape[2], heads, value.shape[3])
+        return query.new_zeros(query.shape[0], query.shape[2], heads, call.width(value))
 
     def _understood(self, query: torch.Tensor, layer: int, mask: Any, options: dict[str, Any]) -> tuple[float, Scores]:
         """Scale and scores of a call; everything that it is handed must be known."""

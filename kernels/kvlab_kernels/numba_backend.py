@@ -109,7 +109,7 @@ def move_slots(kv: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -
     """Copy as `copy_slots` does, but sources and targets may overlap: as if all sources were read first."""
     if kv.dtype != torch.float32:
         return torch_backend.move_slots(kv, sources, targets)
-    planes = kv.view(kv.shape[0] * 2, kv.shape[2], -1).numpy()
+    planes = kv.view(kv.shape[0] * kv.shape[1], kv.shape[2], -1).numpy()
     _move(planes, sources.numpy(), targets.numpy())
 
 

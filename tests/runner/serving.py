@@ -18,6 +18,7 @@ from harness.engine import Engine
 from harness.metrics.recorder import Recorder
 from harness.replayer import Source, replay
 from harness.runner.base import StepResult
+from harness.runner.families import families
 from harness.runner.kv_pool import KVPool
 from harness.runner.model import build_model, read_config
 from harness.runner.probe import Probed, probe
@@ -48,10 +49,14 @@ def requests(count: int = 10, longest_prompt: int = 24, output: tuple[int, int] 
 
 @lru_cache
 def model_of(name: str, ours: bool = True) -> Any:
-    """A tiny model with wide random weights (std 0.25), with our attention or with `transformers`' own."""
+    """A tiny model with wide random weights (std 0.25), with our attention or with `transformers`' own.
+
+    Args:
+        name: of `CONFIGS`, or of a tested family.
+    """
     torch.set_num_threads(1)
     sizes = {"vocab_size": VOCABULARY, "max_position_embeddings": 256, "tie_word_embeddings": False}
-    mapping = {"config": CONFIGS[name] | sizes, "init_std": 0.25}
+    mapping = {"config": (CONFIGS.get(name) or families()[name]) | sizes, "init_std": 0.25}
     config = read_config(mapping)
     config.eos_token_id = config.pad_token_id = None
     model = build_model(mapping, config, torch.device("cpu"), torch.float32, seed=1)

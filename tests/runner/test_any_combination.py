@@ -50,7 +50,7 @@ def serve_something(data: st.DataObject) -> None:
         "preemption": "swap" if allocator.host_capacity else "recompute",
         "policy": data.draw(st.sampled_from(["fcfs", "shortest_first", "longest_prefix"]), "policy"),
     }
-    name = data.draw(st.sampled_from(["opt", "gpt2", "llama"]), "model")
+    name = data.draw(st.sampled_from(["opt", "gpt2", "llama", "minicpm3"]), "model")
     reservation = RESERVATIONS["on_demand" if allocator.grows else "exact"]
 
     def make(checked: Allocator) -> Continuous:

@@ -14,6 +14,7 @@ from allocators.paged import Paged
 from harness.runner import device as device_module
 from harness.runner import torch_runner
 from harness.runner.device import open_device
+from harness.runner.families import families
 from harness.runner.flat import flatten
 from harness.runner.kv_pool import KVPool
 from harness.runner.made_up import MadeUp, decode_of, prefill_of
@@ -34,7 +35,9 @@ MODELS = CONFIGS | {
     "tied_llama": LLAMA_LIKE | {"model_type": "llama", "tie_word_embeddings": True},
     "gpt_neox": {"model_type": "gpt_neox", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
                  "num_attention_heads": 4},
+    "minicpm3": families()["minicpm3"],
 }  # fmt: skip
+POOL = {"seed": 0, "max_model_len": 64, "kv_slots": 64, "kv_bytes": None, "gpu_memory_utilization": None}
 
 
 def built(name: str) -> Any:
@@ -117,7 +120,7 @@ def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyP
     device_module._OPENED.clear()
     model = {"path": None, "config": CONFIGS["opt"] | {"vocab_size": VOCABULARY}, "init_std": 0.2}
     settings = {"kind": "cpu", "dtype": "float32", "threads": 1, "kernels": "auto"}
-    opened = open_device(OmegaConf.create({"model": model, "device": settings, "seed": 0, "max_model_len": 64}))
+    opened = open_device(OmegaConf.create(POOL | {"model": model, "device": settings}))
     device_module._OPENED.clear()
     assert opened.facts["flattened"] is False
     assert "asks the data" in opened.facts["flattened_reason"]
@@ -133,7 +136,7 @@ def test_a_flat_model_that_says_something_else_is_not_used(monkeypatch: pytest.M
     device_module._OPENED.clear()
     model = {"path": None, "config": CONFIGS["opt"] | {"vocab_size": VOCABULARY}, "init_std": 0.2}
     settings = {"kind": "cpu", "dtype": "float32", "threads": 1, "kernels": "auto"}
-    opened = open_device(OmegaConf.create({"model": model, "device": settings, "seed": 0, "max_model_len": 64}))
+    opened = open_device(OmegaConf.create(POOL | {"model": model, "device": settings}))
     device_module._OPENED.clear()
     assert opened.facts["flattened"] is False
     assert "differed" in opened.facts["flattened_reason"]

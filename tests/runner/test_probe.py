@@ -11,6 +11,7 @@ from transformers.masking_utils import causal_mask_function, chunked_causal_mask
 from transformers.models.llama import modeling_llama
 
 from harness.errors import HarnessError
+from harness.layout import layout_of
 from harness.runner.attention import CURRENT, Mask
 from harness.runner.families import families
 from harness.runner.probe import Stored, classify, probe
@@ -42,6 +43,24 @@ def test_sinks_caps_and_scales_are_found() -> None:
     first = probe(built(families()["gemma2"])).calls.all[0]
     assert first.scores == Scores(window=7, softcap=2.0)
     assert first.scale == 20**-0.5
+
+
+def test_of_a_latent_one_vector_is_kept() -> None:
+    config = families()["deepseek_v2"]
+    model = built(config)
+    found = probe(model)
+    assert set(found.layers.values()) == {Stored((1, 32 + 8), (1, 32), rank=32)}
+    assert found.layout(4) == layout_of(model.config, 4)
+    assert all(call.latent.key_weight.shape == (4, 16, 32) for call in found.calls.all)
+
+
+def test_a_latent_that_is_expanded_in_another_way_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = built(families()["deepseek_v2"])
+    original = type(model.model.layers[1].self_attn).expand_kv
+    monkeypatch.setattr(model.model.layers[1].self_attn, "expand_kv", lambda c, r: original(
+        model.model.layers[1].self_attn, c.tanh(), r))  # fmt: skip
+    with pytest.raises(HarnessError, match=r"layer 1 \(DeepseekV2Attention\): expands what it cached"):
+        probe(model)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 50, 4096])

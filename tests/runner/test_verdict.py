@@ -17,7 +17,7 @@ from harness.runner.families import REFUSED, SERVED, families
 from harness.runner.model import build_model, read_config
 from harness.runner.verdict import judge
 
-BY_DEFAULT = ("opt", "llama", "nemotron", "mistral", "gemma2", "gemma3n", "gpt_oss", "llama4")
+BY_DEFAULT = ("opt", "llama", "nemotron", "mistral", "gemma2", "gemma3n", "gpt_oss", "llama4", "deepseek_v2")
 WHY = {
     "gpt_neo": "gpt_neo.*attention among classes of its own",
     "minimax": "minimax.*cache of its own",
