@@ -1,8 +1,8 @@
 """A closed loop of clients around one engine, or several in lockstep, as long as memory never binds.
 
-It makes the decisions that the schedulers of `schedulers/` make under the engine of `harness.engine` when nobody is ever
-refused a block: then who decodes needs no look at each sequence, and a step costs the same whatever the batch. That it
-is the same, to the nanosecond, is tested against them. Runs whose pool may fill take those (`harness.measured.predict`).
+It makes the decisions that the schedulers of `schedulers/` make under the engine of `harness.engine` when nobody is
+ever refused a block: then who decodes needs no look at each sequence, and a step costs the same whatever the batch. That it
+is the same, to the nanosecond, is tested against them. Runs whose pool may fill take those (`measured.predict`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Loop(NamedTuple):
         client: between sending and arriving (ns).
         wait_steps, wait_tokens: a step that has decodes leaves prompts waiting for so many steps, or until it would
             have so many tokens (TensorRT-LLM's batch_wait_timeout_iters, batch_wait_max_tokens_ratio x max_num_tokens).
+        poll_steps: arrivals are looked for after so many decode steps only, and after each step with a prompt (SGLang's
+            scheduler_recv_interval); 0 = always.
         engines: side by side, in lockstep.
         clients: requests in flight.
     """
@@ -44,12 +46,15 @@ class Loop(NamedTuple):
     client: float = 0.0
     wait_steps: int = 0
     wait_tokens: float = 0.0
+    poll_steps: int = 0
     engines: int = 1
     clients: int = 1
 
 
 @njit(cache=True)
-def serve(loop: Loop, costs: Costs, prompts: np.ndarray, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def serve(
+    loop: Loop, costs: Costs, prompts: np.ndarray, outputs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Serve every request: (sent, first token, last token), ns, by request.
 
     Args:
@@ -70,6 +75,7 @@ def serve(loop: Loop, costs: Costs, prompts: np.ndarray, outputs: np.ndarray) ->
     counter = np.int64(0)
     now = busy = before = 0.0  # now; when the last step ends, and the one before
     waited = turn = 0
+    polled = loop.poll_steps
     work = np.zeros((engines, 6))
     done = np.zeros(n, np.int64)  # prompts completed in this step
     while over < n or freed < n:
@@ -78,7 +84,10 @@ def serve(loop: Loop, costs: Costs, prompts: np.ndarray, outputs: np.ndarray) ->
             running[home[who]] -= 1
             held[home[who]] -= -(-(prompts[who] + outputs[who]) // loop.block)
             freed += 1
-        while arrived < injected and sent[arrived] + loop.client <= now:
+        looks = polled >= loop.poll_steps
+        if looks:
+            polled = 0
+        while looks and arrived < injected and sent[arrived] + loop.client <= now:
             best = turn % engines
             for at in range(engines):
                 other = (turn + at) % engines
@@ -149,8 +158,9 @@ def serve(loop: Loop, costs: Costs, prompts: np.ndarray, outputs: np.ndarray) ->
                 later = min(later, sent[arrived] + loop.client)
             if later == np.inf:
                 break
-            now = later
+            now, polled = later, loop.poll_steps
             continue
+        polled = loop.poll_steps if chunks else polled + 1
         if decoding:
             counter += 1
             for at in range(engines):
@@ -185,8 +195,5 @@ def serve(loop: Loop, costs: Costs, prompts: np.ndarray, outputs: np.ndarray) ->
                 sent[injected] = ready
                 injected += 1
         before, busy = busy, ready
-        if loop.ahead == 1:
-            now = ready
-        else:
-            now = max(now, before)
+        now = ready if loop.ahead == 1 else max(now, before)
     return sent, first, last

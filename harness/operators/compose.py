@@ -68,8 +68,11 @@ class Rules:
 
 
 def compose(model: Model, tables: Tables, parallel: Parallel, precision: Precision, machine: Machine,
-            rules: Rules | None = None) -> Costs:  # fmt: skip
+            rules: Rules | None = None, expert_kernel: str = "") -> Costs:  # fmt: skip
     """What each step costs on one of the devices; data-parallel groups run in lockstep with as many tokens each.
+
+    Args:
+        expert_kernel: see `expert_ns`.
 
     Raises:
         HarnessError: an operator that the model needs is in no table; the message names it.
@@ -77,7 +80,7 @@ def compose(model: Model, tables: Tables, parallel: Parallel, precision: Precisi
     rules = rules or Rules()
     gemms = Gemms(tables, rules.smooth, rules.static_scales and tables.engine == "trtllm")
     known = np.unique(np.r_[np.arange(0, 129), np.arange(136, 1025, 8), np.arange(1088, TOKENS + 1, 64)])
-    build = _Build(model, tables, parallel, precision, rules, gemms, np.maximum(known, 1).astype(float))
+    build = _Build(model, tables, parallel, precision, rules, gemms, np.maximum(known, 1).astype(float), expert_kernel)
     decode, prompt = build.by_tokens()
     every = np.arange(TOKENS + 1)
     decode, prompt = np.interp(every, known, decode), np.interp(every, known, prompt)
@@ -99,12 +102,15 @@ class _Build:
     """The parts of a step, each over all counts at once."""
 
     def __init__(self, model: Model, tables: Tables, parallel: Parallel, precision: Precision, rules: Rules,
-                 gemms: Gemms, tokens: np.ndarray) -> None:  # fmt: skip
+                 gemms: Gemms, tokens: np.ndarray, expert_kernel: str = "") -> None:  # fmt: skip
+        self.expert_kernel = expert_kernel
         self.model, self.tables, self.parallel, self.precision = model, tables, parallel, precision
         self.rules, self.gemms, self.tokens = rules, gemms, tokens
         text, share = model.text, parallel.tensor
         if text.num_attention_heads % share:
-            raise HarnessError(f"device.tensor_parallel={share}: {text.num_attention_heads} heads can't be shared evenly")
+            raise HarnessError(
+                f"device.tensor_parallel={share}: {text.num_attention_heads} heads can't be shared evenly"
+            )
         self.heads = text.num_attention_heads // share
         self.kv_heads = share_of_heads(text.kv_heads(), share)
         self.hidden = int(text.hidden_size)
@@ -149,7 +155,9 @@ class _Build:
         key = text.linear_num_key_heads * text.linear_key_head_dim
         value = text.linear_num_value_heads * text.linear_value_head_dim
         one = self.gemms.ns(self.precision.attention, self.tokens, (2 * key + 2 * value) // share, self.hidden)
-        one = one + self.gemms.ns("bfloat16", self.tokens, max(2 * text.linear_num_value_heads // share, 32), self.hidden)
+        one = one + self.gemms.ns(
+            "bfloat16", self.tokens, max(2 * text.linear_num_value_heads // share, 32), self.hidden
+        )
         one = one + self.gemms.ns(self.precision.attention, self.tokens, self.hidden, value // share)
         return one, one + state_ns(self.tables, text, share, self.tokens, "context")
 
@@ -163,7 +171,7 @@ class _Build:
             text, data = model.text, self.parallel.data
             one = expert_ns(self.tables, self.precision.experts, self.tokens * data, self.hidden, model.expert_inner,
                             text.num_experts_per_tok, model.experts, self.parallel.expert_tensor, self.parallel.expert,
-                            data > 1)  # fmt: skip
+                            self.expert_kernel)  # fmt: skip
             one = one + self.gemms.ns("bfloat16", self.tokens, model.experts, self.hidden)
             if model.shared_inner:
                 one = one + self.mlp(model.shared_inner // share)

@@ -42,7 +42,7 @@ class Costs(NamedTuple):
 @njit(cache=True)
 def _at(axis: np.ndarray, x: float) -> tuple[int, float]:
     """Left neighbour and share of the way to the right one; beyond the ends the outermost two are drawn out."""
-    left = min(max(np.searchsorted(axis, x) - 1, 0), len(axis) - 2)
+    left = min(max(int(np.searchsorted(axis, x)) - 1, 0), len(axis) - 2)
     return left, (x - axis[left]) / (axis[left + 1] - axis[left])
 
 

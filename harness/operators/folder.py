@@ -72,6 +72,7 @@ class Tables:
             raise HarnessError(f"{folder} has {engine} {', '.join(known)} on {gpu}, not {version}{hint}")
         self.version = version or known[-1]
         self.notes: list[str] = []
+        self._checked: dict[Path, pd.DataFrame] = {}
 
     def read(self, name: str) -> pd.DataFrame | None:
         """A table, or None where no version has it. One that this version lacks is that of `reuse.csv`, else of the
@@ -83,15 +84,42 @@ class Tables:
             path = next((other for other in others if other.is_file()), path)
             if not path.is_file():
                 return None
-            note = f"{name} is that of {self.engine} {path.parent.name}"
-            if note not in self.notes:
-                self.notes.append(note)
-        return read_table(path)
+            self.note(f"{name} is that of {self.engine} {path.parent.name}")
+        return self._sound(name, path)
+
+    def every(self, name: str) -> list[tuple[str, pd.DataFrame]]:
+        """A table in every version that has it, this one's first, then the newest."""
+        place = self.folder / self.gpu_name / self.engine
+        order = dict.fromkeys([self.version, *self._instead(name)])
+        paths = [(version, place / version / f"{name}.parquet") for version in order]
+        return [(version, read_table(path)) for version, path in paths if path.is_file()]
+
+    def note(self, text: str) -> None:
+        """Something that a table had to stand in for."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def collectives(self) -> pd.DataFrame | None:
         """The newest table of NCCL."""
         known = versions(self.folder / self.gpu_name / "nccl")
         return read_table(self.folder / self.gpu_name / "nccl" / known[-1] / "nccl_perf.parquet") if known else None
+
+    def _sound(self, name: str, path: Path) -> pd.DataFrame:
+        """A table without points that are faster than the GPU can be.
+
+        Raises:
+            HarnessError: there are so many that none can be believed.
+        """
+        from harness.operators.health import REFUSED, too_fast
+
+        if path not in self._checked:
+            frame = read_table(path)
+            wrong, checked = too_fast(name, frame, self.gpu)
+            if checked and wrong.sum() > REFUSED * checked:
+                raise HarnessError(f"{path}: {wrong.sum() / checked:.0%} of {checked:,} points are faster than the "
+                                   f"peak of {self.gpu_name} allows; take another version (device.engine=)")  # fmt: skip
+            self._checked[path] = frame[~wrong] if wrong.any() else frame
+        return self._checked[path]
 
     def _instead(self, name: str) -> list[str]:
         told = self._reuse
@@ -176,4 +204,4 @@ def _below(folder: Path) -> list[str]:
 def _order(version: str) -> list[int]:
     """Numbers of a version; a candidate (rc) comes before what follows it."""
     numbers = [int(part) for part in re.findall(r"\d+", version.replace("rc", ".").replace("post", "."))]
-    return numbers[:3] + ([-1] + numbers[3:] if "rc" in version else [0] + numbers[3:])
+    return numbers[:3] + ([-1, *numbers[3:]] if "rc" in version else [0, *numbers[3:]])

@@ -74,7 +74,7 @@ class Gemms:
             have = sorted(frame["gemm_dtype"].unique()) if frame is not None else []
             if frame is None or dtype not in have:
                 raise HarnessError(f"gemm_perf of {self.tables.engine} {self.tables.version} on "
-                                   f"{self.tables.gpu_name} has {', '.join(have) or 'nothing'}, not {dtype}")  # fmt: skip
+                                   f"{self.tables.gpu_name} has {', '.join(have) or 'none'}, not {dtype}")  # fmt: skip
             self._made[dtype] = Gemm(frame[frame["gemm_dtype"] == dtype], self.tables.gpu, dtype, self.smooth)
         time = self._made[dtype].ns(tokens, n, k)
         if dtype == "fp8" and self.static_scales:

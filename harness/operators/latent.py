@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from harness.errors import HarnessError
 from harness.layout.layers import Text
@@ -14,8 +15,8 @@ from harness.operators.gemm import Gemms
 class Latent:
     """MLA of one layer: `prompts` and `decodes` by batch and length, `by_token` by the step's tokens.
 
-    The module tables hold projections and attention in one; with them `by_token` is zero. They are of DeepSeek-V3, whose
-    hidden size and ranks Kimi-K2 shares; only heads differ.
+    The module tables hold projections and attention in one; with them `by_token` is zero. They are of DeepSeek-V3,
+    whose hidden size and ranks Kimi-K2 shares; only heads differ.
 
     Args:
         heads: on one device.
@@ -27,14 +28,15 @@ class Latent:
                  tokens: np.ndarray) -> None:  # fmt: skip
         context, generation = tables.read("mla_context_module_perf"), tables.read("mla_generation_module_perf")
         self.by_prompt_token = self.by_decode_token = np.zeros(len(tokens))
-        whole = context is not None and generation is not None and text.hidden_size == 7168
-        if whole:
+        if context is not None and generation is not None and text.hidden_size == 7168:
             self.prompts = _of(context, heads, kv, dtype, "isl", tables)
             self.decodes = _of(generation.assign(isl=generation["step"]), heads, kv, dtype, "isl", tables)
             return
         context, generation = tables.read("context_mla_perf"), tables.read("generation_mla_perf")
         if context is None or generation is None:
-            raise HarnessError(f"{tables.engine} {tables.version} on {tables.gpu_name} has no table of latent attention")
+            raise HarnessError(
+                f"{tables.engine} {tables.version} on {tables.gpu_name} has no table of latent attention"
+            )
         self.prompts = _of(context, heads, kv, None, "isl", tables)
         self.decodes = _of(generation.assign(isl=generation["step"] + 1), heads, kv, None, "isl", tables)
         rank, query = text.kv_lora_rank, text.get("q_lora_rank") or text.hidden_size
@@ -46,7 +48,7 @@ class Latent:
         self.by_decode_token = both + _products(tables, heads, tokens)
 
 
-def _of(frame, heads: int, kv: str, dtype: str | None, length: str, tables: Tables) -> Surface:  # type: ignore[no-untyped-def]
+def _of(frame: pd.DataFrame, heads: int, kv: str, dtype: str | None, length: str, tables: Tables) -> Surface:
     rows = frame[frame["num_heads"] == heads]
     if not len(rows):
         raise HarnessError(f"the tables of latent attention of {tables.engine} {tables.version} on {tables.gpu_name} "

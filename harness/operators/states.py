@@ -22,8 +22,8 @@ def state_ns(tables: Tables, text: Text, devices: int, tokens: np.ndarray, phase
     frame = tables.read("gdn_perf")
     keys, values = text.get("linear_num_key_heads"), text.get("linear_num_value_heads")
     if frame is None or not keys:
-        raise HarnessError(f"{tables.engine} {tables.version} on {tables.gpu_name} has no table of the recurrent layers "
-                           f"of model_type={text.model_type}")  # fmt: skip
+        raise HarnessError(f"{tables.engine} {tables.version} on {tables.gpu_name} has no table of the recurrent "
+                           f"layers of model_type={text.model_type}")  # fmt: skip
     rows = frame[(frame["phase"] == phase) & (frame["d_model"] == text.hidden_size)]
     share = rows[(rows["num_k_heads"] == max(keys // devices, 1)) & (rows["num_v_heads"] == values // devices)]
     scale = 1.0

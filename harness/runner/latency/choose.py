@@ -34,7 +34,8 @@ ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 def choose_latency(cfg: DictConfig) -> Any:
     """The latency model that `device.latency` names.
 
-    It is `roofline` (of `device.hardware` and the model), the name of a preset, a YAML file with a `_target_` (as
+    It is `roofline` (of `device.hardware` and the model), `operators` (measured ones, see
+    `harness.operators.device`), the name of a preset, a YAML file with a `_target_` (as
     `experiment=calibrate` writes it), the `steps.csv` of a run to fit, a folder of measured kernel tables, or a mapping
     with a `_target_`.
 
@@ -50,6 +51,10 @@ def choose_latency(cfg: DictConfig) -> Any:
         if wanted == "roofline":
             machine = hardware_of(cfg, "device.latency=roofline")
             return Roofline(machine, model_config(cfg), _devices(cfg), layout=simulated_layout(cfg))
+        if wanted == "operators":
+            from harness.operators.device import open_operators
+
+            return open_operators(cfg, model_config(cfg))
         return _named(str(wanted), cfg)
     except HarnessError:
         raise
@@ -61,6 +66,8 @@ def choose_latency(cfg: DictConfig) -> Any:
 def who(cfg: DictConfig) -> str:
     """Whose step times a simulated device has, in short."""
     wanted = cfg.device.latency
+    if wanted == "operators":
+        return f"operators of {cfg.device.engine} on {cfg.device.hardware} x {cfg.device.tensor_parallel}"
     if wanted == "roofline":
         machine = cfg.device.hardware if isinstance(cfg.device.hardware, str) else "a machine of one's own"
         many = f" x {cfg.device.tensor_parallel}" if cfg.device.tensor_parallel > 1 else ""
@@ -161,7 +168,7 @@ def _named(name: str, cfg: DictConfig) -> Any:
         return _table(path, model_weights(cfg))
     if path.is_file():
         return FittedLatency.fit(pd.read_csv(path))
-    names = ["roofline", *sorted(known.stem for known in PRESETS.glob("*.yaml"))]
+    names = ["roofline", "operators", *sorted(known.stem for known in PRESETS.glob("*.yaml"))]
     near = get_close_matches(name, names, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise HarnessError(
