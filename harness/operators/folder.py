@@ -117,7 +117,7 @@ class Tables:
             wrong, checked = too_fast(name, frame, self.gpu)
             if checked and wrong.sum() > REFUSED * checked:
                 raise HarnessError(f"{path}: {wrong.sum() / checked:.0%} of {checked:,} points are faster than the "
-                                   f"peak of {self.gpu_name} allows; take another version (device.engine=)")  # fmt: skip
+                                   f"peak of {self.gpu_name} allows; take another version")  # fmt: skip
             self._checked[path] = frame[~wrong] if wrong.any() else frame
         return self._checked[path]
 
