@@ -87,10 +87,10 @@ def _tables(folder: str) -> None:
     print_health(folder)
 
 
-def _report(folder: str) -> None:
+def _report(folder: str, *words: str) -> None:
     from harness.again import report_again
 
-    if not report_again(Path(folder)):
+    if not report_again(Path(folder), *words):
         sys.exit(1)
 
 
@@ -104,7 +104,7 @@ def _resume(folder: str, *more: str) -> None:
 COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
     "inspect": ("FILE [workload.KEY=VALUE]...", _inspect),
     "compile": ("", _compile),
-    "report": ("DIR", _report),
+    "report": ("DIR [figures=paper]...", _report),
     "resume": ("DIR [hydra/launcher=NAME]...", _resume),
     "list": ("[KIND]", _list),
     "tables": ("DIR", _tables),

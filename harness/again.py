@@ -22,24 +22,43 @@ NOT_AGAIN = ("hydra.sweep", "hydra.mode", "hydra.run", "hydra.sweeper")  # of th
 SOURCES = ("harness", "allocators", "schedulers", "kvlab_kernels")
 
 
-def report_again(folder: Path) -> bool:
+def report_again(folder: Path, *words: str) -> bool:
     """Report on a sweep, finished or not, on a job of it, or on a single run; whether all of it finished.
 
+    Args:
+        words: `figures=screen` or `figures=paper`: how figures are drawn, whatever the run said.
+
     Raises:
-        HarnessError: there is no such folder, or nothing of ours in it that can be read.
+        HarnessError: there is no such folder, or nothing of ours in it that can be read; or a word says something else.
     """
+    figures = _figures_of(words)
     from harness.report import report_job
     from harness.sweep import report
 
     if kind_of(folder) == "sweep":
-        return report(folder) == 0
+        return report(folder, figures) == 0
     row = summary_of(folder)
     if row is None:
         who = holder(folder)
         said = f"is still being run by {who}" if who else "did not come to its end: there is no summary.json to report"
         raise HarnessError(f"the run in {folder} {said}")
-    report_job(folder)
+    report_job(folder, figures=figures or "screen")
     return str(row["status"]) == "finished"
+
+
+def _figures_of(words: Sequence[str]) -> str | None:
+    """How figures are to be drawn, as the words of a command line say it."""
+    from harness.config.keys import KEYS
+
+    for word in words:
+        key, _, value = word.partition("=")
+        if key != "figures":
+            raise HarnessError(f"{word}: a report takes figures=screen or figures=paper; all else is as it was run")
+        try:
+            KEYS["figures"].read(value)
+        except ValueError as error:
+            raise HarnessError(str(error)) from None
+    return words[-1].partition("=")[2] if words else None
 
 
 def kind_of(folder: Path) -> str:

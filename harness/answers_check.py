@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 
 from harness.build import build_scheduler
 from harness.clock import CLOCKS
+from harness.devices import open_device
 from harness.engine import Engine
 from harness.errors import HarnessError
 from harness.metrics.recorder import Recorder
@@ -80,15 +81,11 @@ def check_answers(experiments: Path, requests: int, kind: str) -> pd.DataFrame:
 
 def _answers(cfg: Any) -> tuple[dict[int, list[list[int]]], int]:
     """By request, its answers in a fixed order; and how often sequences were preempted."""
-    from harness.runner.device import open_device, warm_up
-
     settings: Any = OmegaConf.to_container(cfg.workload, resolve=True)
     workload = build_workload(settings, cfg.max_model_len, cfg.seed)
     device = open_device(cfg)
-    scheduler = build_scheduler(cfg, device.capacity(cfg))
-    runner = device.runner(scheduler.allocator)
-    warm_up(runner, cfg)
-    recorder = Recorder()
-    replay(Source(workload), [Engine(scheduler, runner, recorder)], CLOCKS["measured"]())
+    scheduler, recorder = build_scheduler(cfg, device.capacity, layout=device.layout), Recorder()
+    engine = Engine(scheduler, device.runner(scheduler.allocator), recorder)
+    replay(Source(workload), [engine], CLOCKS["measured"]())
     said = {i: sorted(list(each.outputs) for each in seq.members) for i, seq in sorted(recorder.sequences.items())}
     return said, sum(seq.preemptions for seq in recorder.sequences.values())

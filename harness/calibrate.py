@@ -10,7 +10,7 @@ import pandas as pd
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from harness.errors import HarnessError
+from harness.devices import must_run_here
 from harness.files import write_table, write_text
 from harness.names import model_name
 from harness.runner.latency.fitted import FEATURES, FittedLatency
@@ -32,8 +32,7 @@ def measure(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any
     Raises:
         HarnessError: a simulated device, which has no step times of its own.
     """
-    if cfg.device.kind == "simulated":
-        raise HarnessError("experiment=calibrate times real steps: it needs device=cpu or device=cuda")
+    must_run_here(cfg, "experiment=calibrate times real steps")
     loops = [(again, n) for again in range(cfg.calibrate.passes) for n in cfg.calibrate.concurrency]
     seeds = [(cfg.seed + again) % 2**64 for again in range(cfg.calibrate.passes)]
     tables = [_steps(cfg, folder / f"{n}_in_flight_{again}", n, seeds[again], facts) for again, n in loops]

@@ -17,6 +17,7 @@ import pandas as pd
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from harness.devices import must_run_here
 from harness.errors import HarnessError
 
 COLUMNS = ("architecture", "model_type", "kernels", "verdict", "difference", "tolerance", "seconds", "reason")
@@ -41,8 +42,7 @@ def main(arguments: list[str], experiments: Path) -> int:
     names = [word for word in options.words if "=" not in word]
     with initialize_config_dir(str(experiments), version_base="1.3"):
         cfg = compose("config", overrides=overrides)
-    if cfg.device.kind == "simulated":
-        raise HarnessError("check runs a model, and device=simulated has none: use device=cpu or device=cuda")
+    must_run_here(cfg, "check runs a model")
     if any(word.partition("=")[0].lstrip("+").partition(".")[0] == "model" for word in overrides) and not names:
         return _check_one(cfg)
     print(f"{'architecture':<18}{'verdict':<11}{'difference':<12}{'seconds':<9}(in standard deviations of the logits)")

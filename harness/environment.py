@@ -12,7 +12,18 @@ from typing import Any
 from harness import compiled
 from harness.installation import commit, version
 
-PACKAGES = ("torch", "triton", "transformers", "numba", "numpy", "pandas", "matplotlib", "hydra-core", "nvidia-ml-py")
+PACKAGES = (
+    "torch",
+    "triton",
+    "transformers",
+    "numba",
+    "numpy",
+    "pandas",
+    "matplotlib",
+    "hydra-core",
+    "aiohttp",
+    "nvidia-ml-py",
+)
 
 
 def environment() -> dict[str, Any]:

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -66,6 +67,18 @@ def named(path: Path | None) -> Iterator[None]:
         if error.filename is None and path is not None:
             error.filename = str(path)
         raise
+
+
+def missing(path: str, what: str = "file") -> str:
+    """What to say of a path that is not there, with the entry of its folder that is called most like it; else ""."""
+    if os.path.exists(path):
+        return ""
+    folder, base = os.path.split(path)
+    try:
+        close = get_close_matches(base, os.listdir(folder or "."), 1)
+    except OSError:
+        return f"there is no such {what}; there is no folder {folder} either"
+    return f"there is no such {what}" + (f"; did you mean {os.path.join(folder, close[0])}?" if close else "")
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from harness.installation import EXPERIMENTS
 
 ROOT = str(EXPERIMENTS.parent)
-LEFT_OUT = ("seed", "repeat", "label", "baseline", "figure", "memory_map", "hydra")
+LEFT_OUT = ("seed", "repeat", "label", "baseline", "figure", "figures", "memory_map", "hydra")
 ABSENT = object()
 
 

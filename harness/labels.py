@@ -15,6 +15,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from harness.config.plugins import arguments
+from harness.devices import is_elsewhere
 from harness.identity import digest, identity, text
 
 FIRST_COME = {"scheduler.policy": "fcfs", "scheduler.chunked_prefill": False}
@@ -84,6 +85,8 @@ def label(cfg: DictConfig, moved: Collection[str] = ()) -> str:
     """
     if cfg.label:
         return str(cfg.label)
+    if is_elsewhere(cfg):
+        return f"server {str(cfg.server.url).partition('//')[2]}"
     for system in PUBLISHED:
         if system.fits(cfg, moved):
             return system.name
@@ -96,7 +99,10 @@ def label(cfg: DictConfig, moved: Collection[str] = ()) -> str:
 
 
 def parts(cfg: DictConfig) -> dict[str, str]:
-    """allocator, reservation and scheduler as short names, those of others with the module they come from."""
+    """allocator, reservation and scheduler as short names, those of others with the module they come from; empty of a
+    server, which has its own."""
+    if is_elsewhere(cfg):
+        return dict.fromkeys(("allocator", "reservation", "scheduler"), "")
     allocator = class_name(cfg.allocator._target_)
     fit = cfg.allocator.get("fit", "slab")
     if allocator == "contiguous" and fit != "slab":

@@ -19,6 +19,7 @@ from typing import Any
 from hydra.plugins.launcher import Launcher
 from omegaconf import OmegaConf, open_dict
 
+from harness.devices import SIMULATED
 from harness.errors import HarnessError
 from harness.folders import holder, process_of
 from harness.plan import Job
@@ -36,7 +37,7 @@ def prepare(launcher: Launcher, jobs: Sequence[Job]) -> None:
     """
     gpu = any(_device(job) == "cuda" for job in jobs)
     if _kind(launcher) == "JoblibLauncher":
-        _many_here(launcher.joblib, gpu, any(_device(job) != "simulated" for job in jobs))  # type: ignore[attr-defined]
+        _many_here(launcher.joblib, gpu, any(_device(job) not in SIMULATED for job in jobs))  # type: ignore[attr-defined]
     elif _kind(launcher) == "SlurmLauncher" and gpu:
         params = launcher.params  # type: ignore[attr-defined]
         params["gpus_per_node"] = params.get("gpus_per_node") or 1

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from omegaconf import DictConfig
 
-from harness.errors import HarnessError
+from harness.devices import must_run_here
 from harness.files import write_table
 from harness.report.drawing import draw_all
 from harness.report.looks import ramp
@@ -36,11 +36,10 @@ def measure(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any
     Raises:
         HarnessError: a simulated device, which has no kernels.
     """
-    from harness.runner.device import open_device
+    from harness.runner.device import load
 
-    if cfg.device.kind == "simulated":
-        raise HarnessError("experiment=paging_overhead times kernels: it needs device=cpu or device=cuda")
-    device = open_device(cfg)
+    must_run_here(cfg, "experiment=paging_overhead times kernels")
+    device = load(cfg)
     facts |= device.facts
     overhead = cfg.overhead
     rows = []

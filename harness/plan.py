@@ -50,7 +50,7 @@ class Plan:
         jobs: in order.
         command: the arguments of `python -m harness` that made it.
         directory: the working directory, to which its paths are relative.
-        baseline, figure: what its report compares with and draws.
+        baseline, figure, figures: what its report compares with and draws, and how.
         code: a digest of the sources it was planned with, and the versions of the packages.
     """
 
@@ -59,6 +59,7 @@ class Plan:
     directory: str = "."
     baseline: str | None = None
     figure: str | None = None
+    figures: str = "screen"
     code: dict[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:

@@ -118,7 +118,8 @@ class Sweep(Sweeper):
             raise HarnessError(f"{SUBDIR}: two jobs of the sweep would write into {folder / twice}")
         if found := results_in(folder, names):
             raise HarnessError(f"{folder} holds {', '.join(found)}; choose another folder with {DIR}=DIR")
-        return Plan(jobs, sys.argv[1:], str(Path.cwd()), self.composed.baseline, self.composed.get("figure"), code())
+        draws = (self.composed.baseline, self.composed.get("figure"), self.composed.figures)
+        return Plan(jobs, sys.argv[1:], str(Path.cwd()), *draws, code())
 
     def run(self, folder: Path, plan: Plan, jobs: Sequence[Job]) -> None:
         """Launch jobs of a sweep that is planned, and report the whole."""
@@ -200,8 +201,11 @@ class Sweep(Sweeper):
         _ = done.return_value  # raises what it raised
 
 
-def report(folder: Path) -> int:
+def report(folder: Path, figures: str | None = None) -> int:
     """Tables and figures of a sweep; the number of jobs that did not finish.
+
+    Args:
+        figures: how figures are drawn; None = as was planned.
 
     Raises:
         HarnessError: nothing of it can be read, or it can't be written; the jobs' own tables are as they were.
@@ -212,8 +216,9 @@ def report(folder: Path) -> int:
     again = f"python -m harness report {shlex.quote(str(folder))}"
     try:
         plan = read_plan(folder)
-        baseline, figure = (plan.baseline, plan.figure) if plan else (None, None)
-        table = report_sweep(folder, baseline=baseline, build_scheduler=build_scheduler, figure=figure)
+        plan = plan or Plan([])
+        table = report_sweep(folder, baseline=plan.baseline, build_scheduler=build_scheduler, figure=plan.figure,
+                             figures=figures or plan.figures)  # fmt: skip
     except HarnessError:
         raise
     except OSError as error:

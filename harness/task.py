@@ -117,7 +117,7 @@ def run_alone(cfg: DictConfig, folder: Path, asked_for: bool, overrides: list[st
         if cfg.task == "harness.job.serve":
             from harness.report import report_job
 
-            report_job(folder)
+            report_job(folder, figures=cfg.figures)
         else:
             print(f"written to {folder}")
 

@@ -16,7 +16,7 @@ from harness.errors import HarnessError
 from harness.runner import checked as checked_module
 from harness.runner import device as device_module
 from harness.runner import verdict as verdict_module
-from harness.runner.device import open_device
+from harness.runner.device import load
 from harness.runner.families import families
 from tests.runner.test_verdict import without
 
@@ -89,12 +89,12 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def opened(check: Any = "auto", **changes: Any) -> dict[str, Any]:
     """What `environment.json` says of the check of a model."""
-    device_module._OPENED.clear()
+    device_module._LOADED.clear()
     model = {"path": None, "config": families()["gpt2"] | changes, "init_std": 0.12}
     settings = {"kind": "cpu", "dtype": "float32", "threads": 1, "kernels": "torch", "flatten": False, "check": check}
     pool = {"kv_slots": 64, "kv_bytes": None, "gpu_memory_utilization": None, "max_model_len": 64}
     wanted = {"model": model, "device": settings, "seed": 0, **pool}
-    return open_device(OmegaConf.create(wanted)).facts["check"]
+    return load(OmegaConf.create(wanted)).facts["check"]
 
 
 def test_an_architecture_that_is_not_tested_is_checked_once(judged: list[Any]) -> None:

@@ -21,9 +21,9 @@ IDLE: Mapping[str, Collection[str]] = {
     "harness.calibrate.measure": (*ARRIVALS, "workload.duration_s", "memory_map"),
 }
 ONLY: Mapping[str, Collection[str]] = {
-    "harness.paging_overhead.measure": ("task", "seed", "repeat", "label", "model", "device", "overhead"),
-    "harness.claims.run_part": ("task", "seed", "repeat", "label", "baseline", "figure", "part", "parts"),
-    "harness.validate.task.validate": ("task", "seed", "repeat", "label", "validate"),
+    "harness.paging_overhead.measure": ("task", "seed", "repeat", "label", "figures", "model", "device", "overhead"),
+    "harness.claims.run_part": ("task", "seed", "repeat", "label", "baseline", "figure", "figures", "part", "parts"),
+    "harness.validate.task.validate": ("task", "seed", "repeat", "label", "figures", "validate"),
 }
 
 

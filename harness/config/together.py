@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from harness.config.key import Values, at
 from harness.config.keys.run import MOST_SLOTS
+from harness.devices import KINDS, SIMULATED
 from harness.errors import HarnessError
+from harness.files import missing
+
+FILES = ("workload.path", "validate.measured", "validate.meta", "model.config")
+FOLDERS = ("validate.profile",)
 
 
 def together(values: Values) -> list[str]:
@@ -40,13 +48,26 @@ def _slot_bytes(values: Values) -> int | None:
 
 def _clock(values: Values) -> Iterator[str]:
     clock, kind = values["clock"], at(values, "device.kind")
-    if clock != "auto" and (clock == "virtual") != (kind == "simulated"):
-        right = "virtual" if kind == "simulated" else "measured or wall"
-        yield f"clock={clock} does not go with device.kind={kind}; there clock must be auto, {right}"
+    if clock != "auto" and clock not in (right := KINDS[kind].clocks):
+        yield f"clock={clock} does not go with device.kind={kind}; there clock must be auto, {' or '.join(right)}"
+
+
+def _server(values: Values) -> Iterator[str]:
+    if KINDS[at(values, "device.kind")].runs != "elsewhere":
+        return
+    if at(values, "server.url") is None:
+        yield "server.url is null: device=server needs the server's address, such as server.url=http://localhost:8000"
+        return
+    from harness.live.settings import Server
+
+    try:
+        Server.of(values["server"])
+    except HarnessError as error:
+        yield str(error)
 
 
 def _simulated(values: Values) -> Iterator[str]:
-    if at(values, "device.kind") == "simulated":
+    if at(values, "device.kind") in SIMULATED:
         if at(values, "device.latency") is None:
             yield "device.latency is null: a simulated device needs a latency model, such as device.latency=roofline"
         return
@@ -89,4 +110,22 @@ def _choices(values: Values) -> Iterator[str]:
             yield f"{key}={values[key]}: {among} has no such name{nearest(values[key], list(values[among]))}"
 
 
-RULES: tuple[Callable[[Values], Iterator[str]], ...] = (_pool, _clock, _simulated, _workload, _heads, _choices)
+def _inputs(values: Values) -> Iterator[str]:
+    """What is to be read is there. Where jobs run on other machines, it lies in a folder that all of them see."""
+    for key in (*FILES, *FOLDERS):
+        path, what = at(values, key), "folder" if key in FOLDERS else "file"
+        if isinstance(path, str) and (said := missing(os.path.expanduser(path), what)):
+            yield f"{key}={path}: {said}"
+
+
+def _label(values: Values) -> Iterator[str]:
+    """Nobody is called by the name of a published set-up who is another."""
+    from harness.labels import PUBLISHED, label
+
+    cfg = OmegaConf.create({**values, "label": None})
+    if values["label"] in {system.name for system in PUBLISHED} and (name := label(cfg)) != values["label"]:
+        yield f"label={values['label']}: that is the name of a published set-up, and this is {name}; take another name"
+
+
+Rule = Callable[[Values], Iterator[str]]
+RULES: tuple[Rule, ...] = (_pool, _clock, _server, _simulated, _workload, _heads, _choices, _inputs, _label)

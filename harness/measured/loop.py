@@ -1,8 +1,8 @@
 """A closed loop of clients around one engine, or several in lockstep, as long as memory never binds.
 
 It makes the decisions that the schedulers of `schedulers/` make under the engine of `harness.engine` when nobody is
-ever refused a block: then who decodes needs no look at each sequence, and a step costs the same whatever the batch. That
-it is the same, to the nanosecond, is tested against them. Runs whose pool may fill take those (`measured.predict`).
+ever refused a block: then who decodes needs no look at each sequence, and a step costs the same whatever the batch.
+That it is the same, to the nanosecond, is tested against them. Where the pool may fill they serve themselves.
 """
 
 from __future__ import annotations

@@ -136,6 +136,10 @@ class Recorder:
         row = (start, 0, 0, 0, 0, 0, 0, waiting, 0, 0, 0, *books[:9], 0, 0, 0, 0, 0, 0, 0, 0, end - start)
         self.steps.append((*row, *self._layered.more_books()) if self._layered is not None else row)
 
+    def verdicts(self) -> dict[int, tuple[str, str]]:
+        """By request id, status and reason of those that were rejected."""
+        return {number: ("rejected", reason) for number, reason in self.rejections.items()}
+
     def deliveries(self) -> np.ndarray:
         """``[delivered, 2]`` int64, a view: request id and when (ns) it was handed to the scheduler, in that order."""
         return np.frombuffer(self._delivered, dtype=np.int64).reshape(-1, 2)

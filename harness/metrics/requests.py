@@ -6,12 +6,13 @@ import csv
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
 from harness.files import written
-from harness.metrics.recorder import Fate, Recorder
+from harness.metrics.recorder import Fate
 from harness.workload.fields import LIMITS
 from schedulers.request import Request
 
@@ -20,17 +21,29 @@ COLUMNS = [
     "prompt_tokens", "output_tokens", "max_tokens", "queueing_ms", "ttft_ms", "tpot_ms", "e2e_ms",
     "normalized_latency_s", "preemptions", "recomputed_tokens", "cached_tokens", "n",
 ]  # fmt: skip
-STATUSES = ("finished", "rejected", "unfinished")
 ROWS = 10_000  # written at once
 COUNTS = ("preemptions", "recomputed_tokens", "cached_tokens", "n")
 
 
-def request_table(recorder: Recorder, requests: Iterable[Request]) -> pd.DataFrame:
+class RequestLog(Protocol):
+    """Who wrote down what became of requests: a `Recorder` beside an engine, or a client of a server."""
+
+    def verdicts(self) -> dict[int, tuple[str, str]]:
+        """By request id, status and reason of those of which there is more to say than whether they finished."""
+
+    def deliveries(self) -> np.ndarray:
+        """``[delivered, 2]`` int64: request id and when (ns) it was handed over."""
+
+    def fates(self) -> np.ndarray:
+        """``[scheduled, len(Fate)]`` int64; -1 = not known, or never."""
+
+
+def request_table(recorder: RequestLog, requests: Iterable[Request]) -> pd.DataFrame:
     """One row per request, by id; what does not exist (a TPOT of a one-token answer) is empty, never 0.
 
-    `status` is finished, rejected (with the reason) or unfinished. Times count from the scheduled arrival. Of a request
-    that wants `n` answers, `output_tokens` are those of all; latencies by token are by token of one answer. Limits of
-    requests (`LIMITS`) are columns where any request has one.
+    `status` is finished, rejected (with the reason) or unfinished; of a server that is not ours also failed. Times
+    count from the scheduled arrival. Of a request that wants `n` answers, `output_tokens` are those of all; latencies
+    by token are by token of one answer. Limits of requests (`LIMITS`) are columns where any request has one.
     """
     limits: dict[str, dict[int, float]] = {name: {} for name in LIMITS}
     facts = np.fromiter(chain.from_iterable(_known(requests, limits)), dtype=np.int64).reshape(-1, 4)
@@ -41,30 +54,34 @@ def request_table(recorder: Recorder, requests: Iterable[Request]) -> pd.DataFra
     rows = np.searchsorted(ids, fates[:, 0])
     fate = {name: _aligned(len(ids), rows, values) for name, values in zip(Fate._fields, fates.T, strict=True)}
     came, scheduled = delivered >= 0, fate["id"] >= 0
+    seen = fate["first_scheduled_ns"] >= 0
     done, told = fate["done"] == 1, fate["first_token_ns"] >= 0
     first, last, produced = fate["first_token_ns"], fate["last_token_ns"], fate["produced"]
     each = produced // np.maximum(fate["n"], 1)
-    rejected = np.isin(ids, list(recorder.rejections)) if recorder.rejections else np.zeros(len(ids), dtype=bool)
+    status = np.array(["unfinished", "finished"], dtype=object)[done.astype(np.int64)]
     reasons = np.full(len(ids), None, dtype=object)
-    reasons[rejected] = [recorder.rejections[number] for number in ids[rejected].tolist()]
+    if verdicts := recorder.verdicts():
+        at = np.searchsorted(ids, list(verdicts))
+        status[at] = [name for name, _ in verdicts.values()]
+        reasons[at] = [reason for _, reason in verdicts.values()]
     columns = {
         "id": ids,
-        "status": np.array(STATUSES, dtype=object)[np.where(rejected, 1, np.where(done, 0, 2))],
+        "status": status,
         "reason": reasons,
         "arrival_s": _where(came, arrival / 1e9),
         "lateness_s": _where(came, (delivered - arrival) / 1e9),
-        "first_scheduled_s": _where(scheduled, fate["first_scheduled_ns"] / 1e9),
+        "first_scheduled_s": _where(seen, fate["first_scheduled_ns"] / 1e9),
         "first_token_s": _where(told, first / 1e9),
         "last_token_s": _where(told, last / 1e9),
         "prompt_tokens": _whole(prompt, prompt >= 0),
         "output_tokens": _whole(produced, scheduled),
         "max_tokens": _whole(cap, cap >= 0),
-        "queueing_ms": _where(scheduled, (fate["first_scheduled_ns"] - arrival) / 1e6),
+        "queueing_ms": _where(seen, (fate["first_scheduled_ns"] - arrival) / 1e6),
         "ttft_ms": _where(told, (first - arrival) / 1e6),
         "tpot_ms": _where(done & (each > 1), (last - first) / 1e6 / np.maximum(each - 1, 1)),
         "e2e_ms": _where(done, (last - arrival) / 1e6),
         "normalized_latency_s": _where(done, (last - arrival) / 1e9 / np.maximum(each, 1)),
-        **{name: _whole(fate[name], scheduled) for name in COUNTS},
+        **{name: _whole(fate[name], fate[name] >= 0) for name in COUNTS},
     }
     own = {name: [of.get(number, np.nan) for number in ids.tolist()] for name, of in limits.items() if of}
     return pd.DataFrame(columns | own, columns=[*COLUMNS, *own], copy=False)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from allocators.base import Books
+from harness.metrics.gaps import Gaps
 from harness.metrics.recorder import Recorder
 from harness.metrics.steps import Totals
 
@@ -29,22 +30,28 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
         capacity: slots in the KV pool.
     """
     recorder.steps.flush()
-    whole, saturated, steady = recorder.steps.whole, recorder.steps.saturated, recorder.steps.steady
+    return (
+        _served(table) | _pace(recorder, table) | _latencies(table, recorder.gaps) | _engine(recorder, table, capacity)
+    )
+
+
+def client_side(table: pd.DataFrame, gaps: Gaps) -> dict[str, Any]:
+    """What a client can tell of a replay: `summarize` without all that only the engine knows.
+
+    Args:
+        table: a `request_table`.
+        gaps: between tokens.
+    """
+    return _served(table) | _latencies(table, gaps) | {"normalized_latency_mean_s": _normalized(table)}
+
+
+def _served(table: pd.DataFrame) -> dict[str, Any]:
     finished = table["status"] == "finished"
     served = int(finished.sum())
     prompts = int(table["prompt_tokens"][finished].sum())
     produced = int(table["output_tokens"].sum())
-    duration = table["last_token_s"].max()
-    duration = float(duration) if pd.notna(duration) else None
-    lanes = whole.sum("num_seqs") + whole.sum("idle_lanes")
-    computed = whole.sum("prefill_tokens") + whole.sum("decode_seqs")
-    recomputed = int(table["recomputed_tokens"].sum())
-    siblings = int((table["n"] - 1)[table["first_token_s"].notna()].sum())  # first tokens from the lane of the prompt
-    busy_ns = whole.ns - whole.sum("idle")
-    answers = _number(table["n"].mean()) or 1.0  # to a request
-    turned_over = steady.finished * answers >= (_ratio(steady.lanes_ns, steady.ns) or math.inf)
-    steady_s = steady.ns / 1e9 if turned_over else None
-    row: dict[str, Any] = {
+    duration = _number(table["last_token_s"].max())
+    return {
         "injected": int(table["lateness_s"].notna().sum()),
         "finished": served,
         "rejected": int((table["status"] == "rejected").sum()),
@@ -53,17 +60,52 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
         "request_throughput": _ratio(served, duration),
         "output_throughput": _ratio(produced, duration),
         "total_token_throughput": _ratio(produced + prompts, duration),
+    }
+
+
+def _pace(recorder: Recorder, table: pd.DataFrame) -> dict[str, Any]:
+    saturated, steady, steady_s = recorder.steps.saturated, recorder.steps.steady, _steady_s(recorder, table)
+    return {
         "saturated_output_throughput": _ratio(saturated.sum("produced"), saturated.ns / 1e9),
         "steady_output_throughput": _ratio(steady.produced, steady_s),
         "steady_request_throughput": _ratio(steady.finished, steady_s),
-        "lateness_max_s": _number(table["lateness_s"].max()),
     }
+
+
+def _steady_s(recorder: Recorder, table: pd.DataFrame) -> float | None:
+    """How long it was steady, in s; None where it hardly was."""
+    steady = recorder.steps.steady
+    answers = _number(table["n"].mean()) or 1.0  # to a request
+    turned_over = steady.finished * answers >= (_ratio(steady.lanes_ns, steady.ns) or math.inf)
+    return steady.ns / 1e9 if turned_over else None
+
+
+def _latencies(table: pd.DataFrame, gaps: Gaps) -> dict[str, Any]:
+    row: dict[str, Any] = {"lateness_max_s": _number(table["lateness_s"].max())}
     for name in ("ttft", "tpot", "e2e", "queueing"):
         row |= {f"{name}_{key}_ms": value for key, value in _spread(table[f"{name}_ms"]).items()}
-    row |= {f"itl_{key}_ms": value for key, value in recorder.gaps.summary(PERCENTILES).items()}
-    row["itl_max_ms"] = recorder.gaps.longest / 1e6 if recorder.gaps.counts else None
+    row |= {f"itl_{key}_ms": value for key, value in gaps.summary(PERCENTILES).items()}
+    row["itl_max_ms"] = gaps.longest / 1e6 if gaps.counts else None
+    return row
+
+
+def _normalized(table: pd.DataFrame) -> float | None:
+    return _number(table["normalized_latency_s"][table["status"] == "finished"].mean())
+
+
+def _engine(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[str, Any]:
+    """Of steps and pool."""
+    whole, saturated, steady = recorder.steps.whole, recorder.steps.saturated, recorder.steps.steady
+    prompts = int(table["prompt_tokens"][table["status"] == "finished"].sum())
+    lanes = whole.sum("num_seqs") + whole.sum("idle_lanes")
+    computed = whole.sum("prefill_tokens") + whole.sum("decode_seqs")
+    recomputed = int(table["recomputed_tokens"].sum())
+    siblings = int((table["n"] - 1)[table["first_token_s"].notna()].sum())  # first tokens from the lane of the prompt
+    busy_ns = whole.ns - whole.sum("idle")
+    steady_s = _steady_s(recorder, table)
+    row: dict[str, Any] = {}
     row["waiting_age_max_s"], row["waiting_age_mean_s"] = waiting_age(table)
-    row["normalized_latency_mean_s"] = _number(table["normalized_latency_s"][finished].mean())
+    row["normalized_latency_mean_s"] = _normalized(table)
     steps = whole.steps
     row |= {
         "steps": steps,

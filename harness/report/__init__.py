@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,8 @@ __all__ = ["report_job", "report_sweep"]
 
 
 def report_sweep(folder: Path, console: Console | None = None, baseline: str | None = None,
-                 build_scheduler: BuildScheduler | None = None, figure: str | None = None) -> pd.DataFrame:  # fmt: skip
+                 build_scheduler: BuildScheduler | None = None, figure: str | None = None,
+                 figures: str = "screen") -> pd.DataFrame:  # fmt: skip
     """Report on a sweep and print its table.
 
     Writes `comparison.csv`, `two_by_two.csv`, `prediction.csv`, `step_time.json`, `figures/` and `REPORT.md` into the
@@ -38,6 +40,7 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
         baseline: a system's label, or its name in the `system` group; None = the first row's.
         build_scheduler: see `predict_jobs`.
         figure: a module of `harness.report.figures`, drawn instead of the figures that fit any sweep.
+        figures: `screen`, or `paper` to draw them besides as PDFs for a two-column paper.
 
     Returns:
         The comparison, one row per job.
@@ -95,14 +98,14 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
             beside = figure_modules.section(pairs, reasons)
         else:
             drawers = _figures(sweep, steps, times)
-    figures = draw_all(folder / "figures", drawers, warnings)
+    drawn = draw_all(folder / "figures", drawers, warnings, figures)
     with go_on("REPORT.md", warnings):
-        _write(folder / "REPORT.md", markdown.report_text(sweep, square, times, figures, warnings) + beside, lost)
+        _write(folder / "REPORT.md", markdown.report_text(sweep, square, times, drawn, warnings) + beside, lost)
     page = None
     with go_on("report page", warnings):
         from harness.report.page import write_page
 
-        page = write_page(sweep, findings=markdown.findings(sweep, square, times), figures=figures, pairs=pairs,
+        page = write_page(sweep, findings=markdown.findings(sweep, square, times), figures=drawn, pairs=pairs,
                           why=reasons, notes=markdown.remarks(sweep, warnings))  # fmt: skip
     for text in warnings:
         console.print(f"warning: {text}", style="yellow", markup=False)
@@ -112,7 +115,7 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
     return sweep.table
 
 
-def report_job(folder: Path, console: Console | None = None) -> None:
+def report_job(folder: Path, console: Console | None = None, figures: str = "screen") -> None:
     """Print the metrics of a single run and draw its memory, latencies and timeline into `figures/`."""
     from harness.report import latency_cdf, memory_breakdown, timeline
     from harness.report.table import print_job
@@ -122,8 +125,9 @@ def report_job(folder: Path, console: Console | None = None) -> None:
     sweep = _read(folder, None, warnings)
     with go_on("table", warnings):
         print_job(sweep.table, console, sweep.what_ran)
-    drawers = {module.__name__.rsplit(".", 1)[-1]: module.draw for module in (memory_breakdown, latency_cdf, timeline)}
-    draw_all(folder / "figures", {name: lambda draw=draw: draw(sweep) for name, draw in drawers.items()}, warnings)  # type: ignore[misc]
+    modules = (memory_breakdown, latency_cdf, timeline)
+    drawers: dict[str, Draw] = {m.__name__.rsplit(".", 1)[-1]: partial(m.draw, sweep) for m in modules}
+    draw_all(folder / "figures", drawers, warnings, figures)
     page = None
     with go_on("report page", warnings):
         from harness.report.page import write_page

@@ -55,7 +55,7 @@ def draw_panel(ax: Axes, sweep: Sweep, rows: pd.DataFrame, style: Mapping[str, L
     for row in records(rows):
         look, theirs = style[row["system"]], curve(name, panel, row["system"])
         probes, width = read_probes(sweep, row), WIDTHS.get(row["system"], 1.7)
-        ax.plot(probes["rate"], probes[METRIC], color=look.color, linewidth=width, marker="o", markersize=3.5,
+        ax.plot(probes["rate"], probes[METRIC], color=look.color, linewidth=width, marker=look.marker, markersize=3.5,
                 zorder=2.5 - 0.1 * width, alpha=0.6 if width > 5 else 1)  # fmt: skip
         if theirs:
             ax.plot(*np.array([point[:2] for point in theirs]).T, color=look.color, linewidth=1.2, alpha=0.75,
@@ -69,7 +69,8 @@ def draw_panel(ax: Axes, sweep: Sweep, rows: pd.DataFrame, style: Mapping[str, L
 def legend(systems: Iterable[str], style: Mapping[str, Look], published: str) -> list[Artist]:
     """A line for each system, and what ours and the published curves look like."""
     names = dict.fromkeys(systems)
-    return [*(Line2D([], [], color=style[name].color, linewidth=2.2, label=_both_names(name)) for name in names),
+    return [*(Line2D([], [], color=style[name].color, linewidth=2.2, marker=style[name].marker, markersize=3.5,
+                     label=_both_names(name)) for name in names),
             Line2D([], [], color="#444444", marker="o", markersize=3.5, label="simulated here"),
             Line2D([], [], color="#444444", marker="x", linestyle=(0, (4, 2)), label=source(published))]  # fmt: skip
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
-from harness.files import written
+from harness.files import write_text, written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 Draw = Callable[[], "Figure | None"]
 
 
-def draw_all(place: Path, figures: dict[str, Draw], warnings: list[str]) -> list[Path]:
+def draw_all(place: Path, figures: dict[str, Draw], warnings: list[str], medium: str = "screen") -> list[Path]:
     """Draw figures by name as PNG and SVG into a folder, those that are None left out; the PNGs.
 
     One that fails, or all of them where nothing can be drawn, is a warning.
+
+    Args:
+        medium: `paper` draws each besides as a PDF for a two-column paper, with a LaTeX float that has its caption.
     """
     paths: list[Path] = []
     with go_on("figures", warnings):
@@ -33,6 +36,8 @@ def draw_all(place: Path, figures: dict[str, Draw], warnings: list[str]) -> list
                     figure = draw()
                     if figure is not None:
                         paths.append(_save(figure, place / f"{name}.png"))
+        if medium == "paper":
+            _print(place, figures, warnings)
     return paths
 
 
@@ -54,3 +59,19 @@ def _save(figure: Figure, path: Path) -> Path:
     with written(path.with_suffix(".svg"), "wb") as file:
         figure.savefig(file, dpi=150, format="svg", metadata={"Date": None})
     return path
+
+
+def _print(place: Path, figures: dict[str, Draw], warnings: list[str]) -> None:
+    import matplotlib
+
+    from harness.report import in_print
+    from harness.report.style import RC
+
+    with matplotlib.rc_context({**RC, **in_print.RC}), in_print.printing():
+        for name, draw in figures.items():
+            with go_on(f"figure {name}.pdf", warnings):
+                figure = draw()
+                if figure is not None:
+                    with written(place / f"{name}.pdf", "wb") as file:
+                        in_print.save(figure, file)
+                    write_text(place / f"{name}.tex", in_print.latex_float(figure, name))

@@ -66,7 +66,9 @@ def _curve(ax: Axes, values: np.ndarray, i: int, count: int, label: str, look: L
     if len(values) > POINTS:
         shown = np.linspace(0, len(values) - 1, POINTS).astype(int)
         values, share = values[shown], share[shown]
-    ax.step(values, share, where="post", color=look.color, linestyle=look.dash,
+    apart = max(len(values) // 8, 1)  # markers; those of two curves stand at different heights
+    ax.step(values, share, where="post", color=look.color, linestyle=look.dash, marker=look.marker, markersize=4.5,
+            markevery=(apart * (i + 1) // (count + 1), apart),
             linewidth=3.2 - 1.8 * i / max(count - 1, 1), label=label)  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """How systems are drawn: a system has one colour, in every figure of every report, whatever stands beside it.
 
-Colours can be told apart by colour-blind readers; of systems with the same colour in one figure, dashes, hatches and
-markers differ, so that a grey print can be read, too.
+Colours can be told apart by colour-blind readers. Dashes and markers differ between the systems of a figure, hatches
+between those of one colour, so that a grey print can be read, too.
 """
 
 from __future__ import annotations
@@ -18,27 +18,31 @@ from matplotlib.colors import to_hex, to_rgb
 BLUE, VERMILION, GREEN, PINK, AMBER, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 BLACK, BROWN, INDIGO, WINE, OLIVE = "#222222", "#8C6D31", "#332288", "#882255", "#999933"
 PALETTE = (BLUE, VERMILION, GREEN, PINK, AMBER, SKY, BLACK, BROWN, INDIGO, WINE, OLIVE)
-KINDS = (("-", "", "o"), ((0, (4, 1.5)), "////", "s"), ((0, (1, 1.2)), "....", "^"), ((0, (5, 1, 1, 1)), "xxxx", "D"))
+HATCHES = ("", "////", "....", "xxxx")  # of systems with one colour
+LINES = (  # dash and marker
+    ("-", "o"), ((0, (4, 1.5)), "s"), ((0, (1, 1.2)), "^"), ((0, (5, 1, 1, 1)), "D"), ((0, (9, 2)), "v"),
+    ((0, (3, 1, 1, 1, 1, 1)), "P"), ((0, (1, 3)), "X"), ((0, (7, 1, 1, 1, 1, 1)), "<"),
+)  # fmt: skip
 
-# Those that many reports have. Any other has the colour that a digest of its name says.
+# Colour and line of those that many reports have. Any other has the colour that a digest of its name says.
 OWN: dict[str, tuple[str, int]] = {
     "vLLM": (BLUE, 0),
-    "continuous + paged(on_demand)": (BLUE, 1),
-    "vLLM v1": (INDIGO, 0),
-    "vllm_v1 + paged(on_demand)": (INDIGO, 1),
+    "continuous + paged(on_demand)": (BLUE, 5),
+    "vLLM v1": (INDIGO, 4),
+    "vllm_v1 + paged(on_demand)": (INDIGO, 7),
     "continuous + paged(on_demand) + prefix cache": (SKY, 1),
-    "vAttention": (WINE, 0),
-    "Orca (Max)": (VERMILION, 0),
-    "Orca (Pow2)": (AMBER, 0),
-    "Orca (Oracle)": (GREEN, 0),
-    "FasterTransformer": (BROWN, 1),
-    "static + contiguous(max_model_len)": (BROWN, 0),
-    "static + paged(on_demand)": (SKY, 0),
-    "continuous + contiguous(max_model_len)": (PINK, 0),
-    "continuous + radix(on_demand)": (OLIVE, 0),
-    "vllm_v1 + radix(on_demand)": (OLIVE, 1),
+    "vAttention": (WINE, 2),
+    "Orca (Max)": (VERMILION, 1),
+    "Orca (Pow2)": (AMBER, 2),
+    "Orca (Oracle)": (GREEN, 3),
+    "FasterTransformer": (BROWN, 5),
+    "static + contiguous(max_model_len)": (BROWN, 4),
+    "static + paged(on_demand)": (SKY, 5),
+    "continuous + contiguous(max_model_len)": (PINK, 6),
+    "continuous + radix(on_demand)": (OLIVE, 6),
+    "vllm_v1 + radix(on_demand)": (OLIVE, 3),
     "continuous sarathi + paged(on_demand)": (GREEN, 1),
-    "Ideal": (BLACK, 0),
+    "Ideal": (BLACK, 6),
 }
 
 
@@ -53,9 +57,9 @@ class Look(NamedTuple):
     """
 
     color: str
-    dash: Any = KINDS[0][0]
-    hatch: str = ""
-    marker: str = "o"
+    dash: Any = LINES[0][0]
+    hatch: str = HATCHES[0]
+    marker: str = LINES[0][1]
 
 
 def color_of(system: str) -> str:
@@ -65,16 +69,18 @@ def color_of(system: str) -> str:
 
 
 def looks(systems: Iterable[str]) -> dict[str, Look]:
-    """A look for each of the systems of a figure: its colour, and where others have that too, a kind of its own."""
+    """A look for each of the systems of a figure: its colour, a hatch where others have that too, a line of its own."""
     found: dict[str, Look] = {}
-    taken: dict[str, set[int]] = {}
+    colors: list[str] = []
+    lines = list[int]()
     for name in sorted(set(systems), key=lambda name: (name not in OWN, name)):
         color = color_of(name)
-        kinds = taken.setdefault(color, set())
-        free = [kind for kind in range(len(KINDS)) if kind not in kinds] or [len(name) % len(KINDS)]
-        kind = OWN[name][1] if name in OWN else free[0]
-        kinds.add(kind)
-        found[name] = Look(color, *KINDS[kind])
+        free = [line for line in range(len(LINES)) if line not in lines] or [len(name) % len(LINES)]
+        line = OWN[name][1] if name in OWN else free[0]
+        dash, marker = LINES[line]
+        found[name] = Look(color, dash, HATCHES[colors.count(color) % len(HATCHES)], marker)
+        colors.append(color)
+        lines.append(line)
     return found
 
 
@@ -99,7 +105,7 @@ def shaded(look: Look, number: int, count: int) -> Look:
     pale = 0.66 * number / (count - 1)
     red, green, blue = (part + (1 - part) * pale for part in to_rgb(look.color))
     color = to_hex((red, green, blue))
-    return look._replace(color=color, dash=KINDS[number % len(KINDS)][0]) if number else look
+    return look._replace(color=color, dash=LINES[number % len(LINES)][0]) if number else look
 
 
 def ramp(count: int) -> list[str]:

@@ -9,13 +9,13 @@ from matplotlib.patches import Patch
 
 from harness.report.comparison import records
 from harness.report.paper import FIG_2, fig_2_applies, other_pool
-from harness.report.style import COLUMNS, frame, new_figure, rows_height, wrap
+from harness.report.style import COLUMNS, DARK, fill, frame, new_figure, rows_height, wrap
 from harness.report.sweep import Sweep
 
 # The paper's fourth bucket holds buddy rounding, holes and free slots, so it takes a colour of its own.
 EXTERNAL = ("#b9b3ad", "paper only: “external fragmentation & others” (rounding and free slots together)")
 CAPTION = (
-    "Pale hatched bars: Fig. 2 of the PagedAttention paper (arXiv 2309.06180; OPT-13B, ShareGPT lengths, 15.7K slots), "
+    "Pale bars: Fig. 2 of the PagedAttention paper (arXiv 2309.06180; OPT-13B, ShareGPT lengths, 15.7K slots), "
     "token states = in use, reservation = reserved, internal fragmentation = never used. It counts the rounding to "
     "powers of two as external fragmentation, together with free slots."
 )
@@ -25,7 +25,7 @@ NEVER = "† No request ever waited for memory: mean over the whole run."
 
 def draw(sweep: Sweep) -> Figure | None:
     """Stacked bars that sum to 100 % of the pool; None when no job finished."""
-    done = sweep.done[sweep.done["kv_used_pct"].notna()]
+    done = sweep.inside
     if done.empty:
         return None
     saturated = bool(done["saturated_kv_used_pct"].notna().any())
@@ -36,7 +36,7 @@ def draw(sweep: Sweep) -> Figure | None:
         whole = saturated and pd.isna(row["saturated_kv_used_pct"])
         prefix = "saturated_kv" if saturated and not whole else "kv"
         labels.append(row["label"] + ("†" if whole else ""))
-        bars.append(({name: row[f"{prefix}_{name}_pct"] for name in COLUMNS}, False))
+        bars.append(({name: row.get(f"{prefix}_{name}_pct", 0) for name in COLUMNS}, False))
         if paper and not sweep.swept and row["system"] in FIG_2:
             labels.append("paper, Fig. 2")
             bars.append((FIG_2[row["system"]], True))
@@ -57,7 +57,7 @@ def draw(sweep: Sweep) -> Figure | None:
     ax.set_xlabel("share of the KV pool, % of slots" + (" (mean over the time in which requests waited for memory)"
                                                         if saturated else " (mean over the whole run)"))  # fmt: skip
     shown = [n for n in COLUMNS if any(v.get(n, 0) > 0.05 for v, theirs in bars if not theirs or n in v)]
-    handles = [Patch(color=COLUMNS[name][0], label=COLUMNS[name][1]) for name in shown]
+    handles = [Patch(**fill(name), label=COLUMNS[name][1]) for name in shown]
     if any(theirs for _, theirs in bars):
         handles.append(Patch(facecolor=EXTERNAL[0], alpha=0.6, hatch="////", edgecolor="white", label=EXTERNAL[1]))
     caption = CAPTION if any(theirs for _, theirs in bars) else ""
@@ -74,12 +74,12 @@ def _stack(ax: Axes, y: float, values: dict[str, float], theirs: bool) -> None:
     for name, share in values.items():
         if not share or share != share:  # nothing, or never measured
             continue
-        color = EXTERNAL[0] if name == "external" else COLUMNS[name][0]
-        ax.barh(y, share, left=left, height=0.5 if theirs else 0.66, color=color, alpha=0.45 if theirs else 1,
-                hatch="////" if theirs else None, edgecolor="white", linewidth=0.6)  # fmt: skip
+        look = fill("short" if name == "external" else name, theirs)
+        look |= {"facecolor": EXTERNAL[0]} if name == "external" else {}
+        ax.barh(y, share, left=left, height=0.5 if theirs else 0.66, **look)
         if share >= 3:
-            dark = not theirs and name in ("used", "finished_held", "fragmented", "cached")
-            box = {"facecolor": "white", "alpha": 0.75, "pad": 0.8, "linewidth": 0} if theirs else None
+            dark = not theirs and name in DARK and not look["hatch"]
+            box = {"facecolor": "white", "alpha": 0.75, "pad": 0.8, "linewidth": 0} if look["hatch"] else None
             ax.text(left + share / 2, y, f"{share:.1f}", ha="center", va="center", size=8.5 if not theirs else 7.5,
                     color="white" if dark else "#222222", bbox=box)  # fmt: skip
         left += share

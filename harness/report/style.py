@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from harness.report.in_print import PrintedFigure, in_print
+
 RC: Any = {
     "font.size": 9.5, "axes.titlesize": 10, "axes.titleweight": "bold", "axes.titlelocation": "left",
     "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#888888", "axes.axisbelow": True,
@@ -31,17 +33,39 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "fragmented": ("#555555", "free, but in pieces too small for the next request"),
     "short": ("#999999", "free, but too little for the next request"),
     "free": ("#e4e4e4", "free, and no request is refused"),
+    # Pools whose layers keep different tokens (windows, states) have besides:
+    "out_of_window": ("#882255", "outside every window: no layer will read it again"),
+    "padding": ("#8C6D31", "padding of pages to one size"),
+    "state": ("#332288", "state of a running request, whatever its length"),
 }
+DARK = ("used", "finished_held", "fragmented", "cached", "out_of_window", "padding", "state")  # white is read on them
+# In a grey print several of these colours are one.
+HATCHES = {"finished_held": "xxxx", "reserved": "////", "over_reserved": "\\\\\\\\", "rounding": "....",
+           "cached": "++++", "fragmented": "..", "short": "----", "out_of_window": "oo",
+           "padding": "||||", "state": "**"}  # fmt: skip
+
+
+def fill(column: str, theirs: bool = False) -> dict[str, Any]:
+    """How a part of a pool is filled: by colour, and in print by hatches. `theirs`: a published bar beside ours."""
+    color = COLUMNS[column][0]
+    if not in_print():
+        return {"facecolor": color, "alpha": 0.45 if theirs else 1, "hatch": "////" if theirs else None,
+                "edgecolor": "white", "linewidth": 0.6}  # fmt: skip
+    return {"facecolor": color, "alpha": 0.45 if theirs else 1, "hatch": HATCHES.get(column),
+            "edgecolor": "white" if column in DARK else "#333333", "linewidth": 0.3}  # fmt: skip
 
 
 def wrap(label: str, width: int = 24) -> str:
     """Break a long label where it has spaces or a bracket."""
+    width = min(width, 24) if in_print() else width
     return "\n".join(textwrap.wrap(label.replace("(", " ("), width)).replace(" (", "(") if len(label) > width else label
 
 
 def frame(fig: Figure, title: str, subtitle: str, caption: str = "", handles: Sequence[Artist] = (),
           ncols: int = 4) -> Figure:  # fmt: skip
     """Put title, subtitle and legend above, a caption below, and leave the rest to the axes (constrained layout)."""
+    if isinstance(fig, PrintedFigure):
+        return fig.framed(title, subtitle, caption, handles)
     width, height = fig.get_size_inches()
     title = title.replace(" %", "\u00a0%")  # stays with its number
     title, subtitle = textwrap.fill(title, int(width * 9.2)), textwrap.fill(subtitle, int(width * 13.5))
@@ -66,7 +90,7 @@ def frame(fig: Figure, title: str, subtitle: str, caption: str = "", handles: Se
 
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure, in inches, that belongs to no window."""
-    return Figure(figsize=(width, height), layout="constrained")
+    return PrintedFigure(width, height) if in_print() else Figure(figsize=(width, height), layout="constrained")
 
 
 def label_rows(ax: Axes, labels: list[str], width: int = 24) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from allocators.base import Books
+from allocators.base import LayoutBooks
 from harness.metrics.steps import INTEGERS, SPENT
 from harness.report.comparison import aggregate, comparison, find_baseline, names, read_jobs, swept_columns
 from harness.report.rows import sound
@@ -62,6 +62,11 @@ class Sweep:
         """The groups of which at least one repeat finished."""
         return self.groups[self.groups["repeats"] > 0].reset_index(drop=True)
 
+    @cached_property
+    def inside(self) -> pd.DataFrame:
+        """Those of `done` whose steps and pool are known: of a live server they are not."""
+        return self.done[self.done["kv_used_pct"].notna()].reset_index(drop=True)
+
     @property
     def simulated(self) -> bool:
         """Whether no job ran on a real device: then step times are what was put in, and fitting them says nothing."""
@@ -102,9 +107,9 @@ class Sweep:
         return "  ·  ".join(part for part in parts if part)
 
     def capacity(self, job: str) -> int:
-        """Slots of a job's pool: what the books of any step sum to."""
+        """What a job's pool holds, in its units: what the books of any step sum to."""
         first = pd.read_csv(self.folder / job / "steps.csv", nrows=1)
-        return int(first[list(Books._fields)].iloc[0].sum())
+        return int(first[[name for name in LayoutBooks._fields if name in first]].iloc[0].sum())
 
     def over_time(self, job: str, columns: list[str], bins: int = 300) -> tuple[np.ndarray, np.ndarray]:
         """Columns of the step table over time: (edges in s ``[n + 1]``, time-weighted means ``[n, len(columns)]``).

@@ -40,7 +40,7 @@ BOOKS = [("in use", "used"), ("held by finished", "finished_held"), ("reserved",
          ("over-reserved", "over_reserved"), ("rounding", "rounding"), ("cached", "cached"),
          ("fragmented", "fragmented"), ("too short", "short"), ("free", "free")]  # fmt: skip
 JOB: list[tuple[str, str, list[tuple[str, str]]]] = [
-    ("requests", "", [(name, name) for name in ("finished", "rejected", "unfinished")]),
+    ("requests", "", [(name, name) for name in ("finished", "rejected", "unfinished", "failed")]),
     ("makespan", "s", [("", "duration_s")]),
     ("throughput", "tokens/s", [("output", "output_throughput"), ("prompts and output", "total_token_throughput"),
                                 ("output while steady", "steady_output_throughput"),
@@ -53,6 +53,8 @@ JOB: list[tuple[str, str, list[tuple[str, str]]]] = [
     ("normalized latency", "s per token", [("mean", "normalized_latency_mean_s")]),
     ("batch", "sequences", [("mean", "mean_batch_size"), ("while steady", "steady_mean_batch_size"),
                             ("while saturated", "saturated_mean_batch_size")]),
+    ("engine's KV cache", "%", [("in use", "kv_in_use_pct"), ("most", "kv_in_use_max_pct"),
+                                ("prefix hits", "prefix_hit_pct")]),
     ("lanes", "%", [("useful", "useful_lane_pct")]),
     ("recomputed", "% of tokens", [("", "recomputed_pct")]),
     ("saved by sharing", "% of slots", [("", "kv_saved_pct"), ("while saturated", "saturated_kv_saved_pct")]),
@@ -118,7 +120,9 @@ def notes(table: pd.DataFrame, groups: pd.DataFrame) -> list[str]:
         worst = (groups["output_throughput_max"] / groups["output_throughput_min"] - 1).max()
         found.append(f"Medians of up to {repeats} repeats; output throughput varies by up to {100 * worst:.1f} %.")
     for row in records(groups):
-        lost = [f"{row[name]:.0f} {name}" for name in ("rejected", "unfinished") if name in row and row[name] > 0]
+        lost = [
+            f"{row[name]:.0f} {name}" for name in ("rejected", "unfinished", "failed") if name in row and row[name] > 0
+        ]
         if lost:
             found.append(f"{row['label']}: {' and '.join(lost)} requests are not in its latencies.")
         if row["status"] != "finished":

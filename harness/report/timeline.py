@@ -19,7 +19,7 @@ HELD_COLOR = "#F2B66D"
 
 def draw(sweep: Sweep) -> Figure | None:
     """Rows of two panels with shared axes; None when no job finished."""
-    done = sweep.done.head(MOST)
+    done = sweep.inside.head(MOST)
     if done.empty:
         return None
     style = row_looks(sweep.groups, sweep.swept)

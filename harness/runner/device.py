@@ -1,4 +1,4 @@
-"""From the configuration to a real runner: device, dtype, threads, weights, pool."""
+"""From the configuration to a model on a device of torch: dtype, weights, kernels, threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from harness.runner.kv_pool import KVPool
 from harness.runner.made_up import MadeUp, decode_of, prefill_of
 from harness.runner.memory import check_memory, free_bytes
 from harness.runner.model import build_model, read_config, turn_weights
-from harness.runner.pool import pool_units
 from harness.runner.probe import Probed, probe
 from harness.runner.refusals import refuse_lengths
 from harness.runner.torch_runner import TorchModelRunner
@@ -31,8 +30,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 @dataclass
-class Device:
-    """A device with a model on it, ready for pools of any size.
+class Loaded:
+    """A model on a device, ready for pools of any size.
 
     Attributes:
         probed: what the model keeps of each token, and how it attends.
@@ -50,18 +49,18 @@ class Device:
     facts: dict[str, Any]
     step: Step
 
-    def capacity(self, cfg: DictConfig) -> int:
-        """Slots in the pool that `cfg` asks for."""
-        total = taken = None
-        if self.device.type == "cuda" and cfg.gpu_memory_utilization is not None:
-            taken = self._taken_at_peak(cfg)
-            total = torch.cuda.get_device_properties(self.device).total_memory
-        slots = pool_units(cfg, self.layout, total, taken)
-        self.facts["kv_pool_bytes"] = slots * self.layout.unit_bytes
-        return slots
-
     def runner(self, allocator: Allocator) -> TorchModelRunner:
-        """A runner with an empty pool for `allocator`."""
+        """A runner with an empty pool for `allocator`.
+
+        Raises:
+            HarnessError: it does what is not modelled for this model.
+        """
+        who = f"model {self.model.config.model_type}"
+        if self.probed.calls.mixers and allocator.shares:
+            raise HarnessError(f"{who}: of its recurrent layers no state is kept for a prefix, so none can be shared; "
+                               "use an allocator without prefix caching")  # fmt: skip
+        if not allocator.by_slot:
+            raise HarnessError(f"{who}: {type(allocator).__name__} places layers apart, which is simulated only")
         pool = KVPool(self.probed, allocator.capacity + 1, self.dtype, self.device)
         size = self.vocabulary
         return TorchModelRunner(
@@ -74,45 +73,29 @@ class Device:
         """Tokens that the model knows."""
         return int(self.model.config.get_text_config().vocab_size)
 
-    def _taken_at_peak(self, cfg: DictConfig) -> int:
-        """Bytes in use at the peak of the largest step: a prompt of `max_num_batched_tokens` in a tiny pool."""
-        tokens = min(cfg.scheduler.max_num_batched_tokens, max(cfg.max_model_len, 1))
-        pieces = -(-cfg.scheduler.max_num_batched_tokens // tokens)
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(self.device)
-        runner = self.runner(MadeUp.extent(tokens))
-        runner.forward(prefill_of([tokens] * pieces))
-        torch.cuda.synchronize(self.device)
-        free, total = torch.cuda.mem_get_info(self.device)
-        outside_torch = total - free - torch.cuda.memory_reserved(self.device)
-        taken = torch.cuda.max_memory_allocated(self.device) + outside_torch
-        del runner
-        torch.cuda.empty_cache()
-        return taken
 
-
-def open_device(cfg: DictConfig) -> Device:
-    """The device, model and kernels of `cfg`; kept for the next job if that asks for the same.
+def load(cfg: DictConfig) -> Loaded:
+    """The model of `cfg` on its device, with its kernels; kept for the next job if that asks for the same.
 
     Raises:
         HarnessError: whatever of them can't be had or is not modelled; it is known before anything runs.
     """
     wanted = OmegaConf.create({"model": cfg.model, "device": cfg.device, "seed": cfg.seed})
     key = OmegaConf.to_yaml(wanted, resolve=True)
-    if key not in _OPENED:
-        _OPENED.clear()  # two of them may not fit
+    if key not in _LOADED:
+        _LOADED.clear()  # two of them may not fit
     if (device := _torch_device(cfg.device.kind)).type == "cpu":
-        check_memory(cfg, dtype_of(cfg).itemsize, free_bytes, resident=key in _OPENED)
+        check_memory(cfg, dtype_of(cfg).itemsize, free_bytes, resident=key in _LOADED)
     else:  # all of its memory: what others hold of it may be about to be freed
         total = torch.cuda.get_device_properties(device).total_memory
         check_memory(cfg, dtype_of(cfg).itemsize, lambda: total, resident=False)
-    if key not in _OPENED:
-        _OPENED[key] = _open(key)
-    refuse_lengths(_OPENED[key].model, cfg.max_model_len)
-    return _OPENED[key]
+    if key not in _LOADED:
+        _LOADED[key] = _load(key)
+    refuse_lengths(_LOADED[key].model, cfg.max_model_len)
+    return _LOADED[key]
 
 
-_OPENED: dict[str, Device] = {}  # the last one, by what was asked for
+_LOADED: dict[str, Loaded] = {}  # the last one, by what was asked for
 
 
 def open_model(cfg: DictConfig) -> tuple[Any, Backend]:
@@ -130,7 +113,7 @@ def open_model(cfg: DictConfig) -> tuple[Any, Backend]:
         raise HarnessError(f"device.kernels={cfg.device.kernels}: {error}") from error
 
 
-def _open(key: str) -> Device:
+def _load(key: str) -> Loaded:
     cfg: Any = OmegaConf.create(key)
     model, backend = open_model(cfg)
     device, dtype = model.device, model.dtype
@@ -146,63 +129,38 @@ def _open(key: str) -> Device:
         raise HarnessError(f"model {model.config.model_type}: the Triton kernels have no windows, chunks, soft caps, "
                            "sinks or latents; device.kernels=torch has them")  # fmt: skip
     layout = probed.layout(dtype.itemsize)
-    opened = Device(device, dtype, model, probed, layout, backend, cfg.seed, facts, as_it_is(model))
+    facts["attention"] = "the model's own, over a dense mask: slow" if probed.calls.most else "ours"
+    loaded = Loaded(device, dtype, model, probed, layout, backend, cfg.seed, facts, as_it_is(model))
     facts["check"] = checked(model, backend, cfg.device.get("check", "auto"))
     if device.type == "cpu":
         if dtype == torch.float32:
             turn_weights(model)
-        facts |= _flatten(opened, cfg.device.get("flatten", "auto"))
-        facts |= _choose_threads(opened, cfg.device.threads)
-    return opened
+        facts |= _flatten(loaded, cfg.device.get("flatten", "auto"))
+        facts |= _choose_threads(loaded, cfg.device.threads)
+    return loaded
 
 
-def _flatten(device: Device, wanted: bool | str) -> dict[str, Any]:
+def _flatten(loaded: Loaded, wanted: bool | str) -> dict[str, Any]:
     """Replace the model by what was traced from it, where that works and says the same of made-up steps."""
+    if loaded.probed.calls.most:
+        return {"flattened": False, "flattened_reason": "the model's own attention is called as it is"}
     if wanted is False:
         return {"flattened": False, "flattened_reason": "as configured"}
     steps = [prefill_of([9, 15]), decode_of(3, 7), decode_of(1, 7)]
     for step in steps:
-        step.ids = np.random.default_rng(0).integers(0, device.vocabulary, len(step.ids))
-    said = [device.runner(MadeUp.extent(16)).forward(step) for step in steps]
+        step.ids = np.random.default_rng(0).integers(0, loaded.vocabulary, len(step.ids))
+    said = [loaded.runner(MadeUp.extent(16)).forward(step) for step in steps]
     try:
-        device.step = flatten(device.model, device.probed.calls)
-        now = [device.runner(MadeUp.extent(16)).forward(step) for step in steps]
+        loaded.step = flatten(loaded.model, loaded.probed.calls)
+        now = [loaded.runner(MadeUp.extent(16)).forward(step) for step in steps]
         difference = max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(said, now, strict=True))
-        if difference <= torch.finfo(device.dtype).eps ** 0.5:
+        if difference <= torch.finfo(loaded.dtype).eps ** 0.5:
             return {"flattened": True, "flattened_reason": f"logits differ by {difference:.0e} of the largest"}
         reason = f"logits differed by {difference:.0e} of the largest"
     except Exception as error:  # a tracer can meet anything
         reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-    device.step = as_it_is(device.model)
+    loaded.step = as_it_is(loaded.model)
     return {"flattened": False, "flattened_reason": reason}
-
-
-def warm_up(runner: TorchModelRunner, cfg: DictConfig) -> dict[str, Any]:
-    """Run one step of each kind and capture decode graphs, so that nothing is compiled or first met under the clock.
-
-    Returns:
-        Whether graphs were captured, and why not.
-    """
-    allocator, max_tokens = runner.allocator, cfg.scheduler.max_num_batched_tokens
-    for lanes in (1, 2, 8, 64):
-        runner.forward(decode_of(lanes, min(64, allocator.capacity)))
-    runner.forward(prefill_of([min(max_tokens, allocator.capacity, 64)] * 2))
-    if runner.device.type != "cuda":
-        return {}
-    facts = _capture(runner, cfg) if cfg.device.cuda_graphs else {"cuda_graphs": False, "cuda_graphs_reason": "off"}
-    torch.cuda.synchronize(runner.device)
-    return facts
-
-
-def _capture(runner: TorchModelRunner, cfg: DictConfig) -> dict[str, Any]:
-    smallest = runner.allocator.footprint(1) or 1
-    lanes = min(cfg.scheduler.max_num_seqs, runner.allocator.capacity // smallest)
-    try:
-        runner.capture(lanes, min(cfg.max_model_len, runner.allocator.capacity))
-    except (RuntimeError, NotImplementedError) as error:  # steps run one kernel at a time instead
-        runner.graphs = None
-        return {"cuda_graphs": False, "cuda_graphs_reason": str(error).split("\n")[0]}
-    return {"cuda_graphs": True, "cuda_graphs_reason": f"decode steps of up to {lanes} lanes"}
 
 
 def _torch_device(kind: str) -> torch.device:
@@ -227,7 +185,7 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 @torch.inference_mode()
-def _choose_threads(device: Device, wanted: int | str) -> dict[str, Any]:
+def _choose_threads(loaded: Loaded, wanted: int | str) -> dict[str, Any]:
     """Set the number of threads: as asked, or the faster of one and all, timed in turn on a decode step."""
     if wanted != "auto":
         _set_threads(int(wanted))
@@ -236,7 +194,7 @@ def _choose_threads(device: Device, wanted: int | str) -> dict[str, Any]:
     if every == 1:
         _set_threads(1)
         return {"threads": 1, "threads_reason": "one processor"}
-    runner = device.runner(MadeUp.extent(512))
+    runner = loaded.runner(MadeUp.extent(512))
     step, times, end = decode_of(16, 256), {1: list[float](), every: list[float]()}, time.perf_counter() + 1.5
     while time.perf_counter() < end or len(times[every]) < 5:
         for threads in times:

@@ -12,7 +12,8 @@ from omegaconf import DictConfig
 from harness.errors import HarnessError
 from harness.layout import layout_of
 from harness.names import model_name
-from harness.runner.latency.choose import model_config, model_weights
+from harness.runner.latency.weights import weights_of
+from harness.runner.model import plain_config
 from harness.runner.pool import pool_units
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -30,7 +31,8 @@ def check_memory(cfg: DictConfig, element_bytes: int, free: Callable[[], int | N
         HarnessError: they do not; the message says how much they take, and what would take less.
     """
     try:
-        model, layout = model_weights(cfg), layout_of(model_config(cfg), element_bytes)
+        config = plain_config(cfg.model)
+        model, layout = weights_of(config), layout_of(config, element_bytes)
     except (AttributeError, HarnessError):  # a shape that is not counted here
         return
     per_slot = layout.token_bytes or layout.state_bytes

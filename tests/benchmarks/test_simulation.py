@@ -26,9 +26,9 @@ from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import summarize
 from harness.replayer import Source, replay
-from harness.runner.latency.choose import choose_latency
 from harness.runner.latency.roofline import Roofline
 from harness.runner.simulated import SimulatedModelRunner
+from harness.runner.simulated_device import SimulatedDevice
 from harness.workload import Workload, build_workload
 from schedulers.continuous import Continuous
 from schedulers.request import Request
@@ -89,7 +89,7 @@ def test_vidurs_set_up(benchmark: BenchmarkFixture, exact: bool) -> None:
 @pytest.mark.parametrize("count", [1_000, 4_000])
 def test_a_saturated_pool(benchmark: BenchmarkFixture, count: int) -> None:
     """ShareGPT through continuous + paged, 15,728 slots: the cost of a request does not grow with their number."""
-    measure(benchmark, count, sharegpt, choose_latency(PAPER), 15_728)
+    measure(benchmark, count, sharegpt, SimulatedDevice(PAPER).latency, 15_728)
 
 
 @pytest.mark.parametrize("count", [10_000, 50_000])
@@ -109,4 +109,4 @@ def test_the_whole_command(benchmark: BenchmarkFixture, tmp_path: Path, count: i
 
 
 def test_a_saturated_pool_with_its_tables_written(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
-    measure(benchmark, 2_000, sharegpt, choose_latency(PAPER), 15_728, tmp_path / "steps.csv")
+    measure(benchmark, 2_000, sharegpt, SimulatedDevice(PAPER).latency, 15_728, tmp_path / "steps.csv")

@@ -31,8 +31,9 @@ from harness.clock import MeasuredClock
 from harness.engine import Engine
 from harness.metrics.recorder import Recorder
 from harness.replayer import Source, replay
-from harness.runner.device import Device, open_device, warm_up
+from harness.runner.device import Loaded, load
 from harness.runner.model import build_model, read_config
+from harness.runner.torch_device import warm_up
 from schedulers.continuous import Continuous
 from schedulers.request import Request
 from schedulers.reservation import RESERVATIONS
@@ -56,11 +57,10 @@ def model_group() -> dict[str, Any]:
 
 
 @cache
-def device(threads: int) -> Device:
+def device(threads: int) -> Loaded:
     settings = {"kind": "cpu", "dtype": "float32", "threads": threads, "kernels": "auto"}
-    return open_device(
-        OmegaConf.create({"model": model_group(), "device": settings, "seed": 0, "max_model_len": LONGEST})
-    )
+    pool = {"kv_slots": 8192, "kv_bytes": None, "gpu_memory_utilization": None, "max_model_len": LONGEST}
+    return load(OmegaConf.create({"model": model_group(), "device": settings, "seed": 0} | pool))
 
 
 @cache
@@ -74,7 +74,7 @@ def peer() -> Any:
     return model
 
 
-def ours(opened: Device, count: int) -> dict[int, list[int]]:
+def ours(opened: Loaded, count: int) -> dict[int, list[int]]:
     """Serve with the engine's caps: 64 sequences, 2,048 tokens a step, prompts not cut, no prefix cache."""
     requests = [
         Request(row["id"], 0, len(row["prompt_token_ids"]), row["output_tokens"], token_ids=row["prompt_token_ids"])
@@ -92,7 +92,7 @@ def ours(opened: Device, count: int) -> dict[int, list[int]]:
     return {i: seq.outputs for i, seq in recorder.sequences.items()}
 
 
-def without_attention(opened: Device) -> Device:
+def without_attention(opened: Loaded) -> Loaded:
     """The same device, whose attention neither reads nor writes the pool."""
     nothing = {name: lambda *args, **kwargs: None for name in ("write_kv", "decode_attention", "prefill_attention")}
     return dataclasses.replace(opened, backend=dataclasses.replace(opened.backend, **nothing))

@@ -57,6 +57,9 @@ def mistakes(*overrides: str) -> list[str]:
     (["device=cpu", "clock=virtual"], "clock=virtual does not go with device.kind=cpu"),
     (["device=cpu", "simulation.async_scheduling=on"], "simulation.async_scheduling=true needs a simulated device"),
     (["device.latency=null"], "device.latency is null"),
+    ([f"workload.path={__file__[:-1]}"], f"there is no such file; did you mean {__file__}?"),
+    (["model.config=/nowhere/config.json"], "there is no such file; there is no folder /nowhere either"),
+    (["label=vLLM", "allocator.block_size=32"], "and this is continuous + paged(on_demand) [block_size=32]"),
     (["workload.arrival=poisson"], "workload.rate is not set"),
     (["workload.use_beam_search=yes"], "workload.use_beam_search=true with workload.n=1"),
     (["experiment=claims", "part=full_vlm"], "part=full_vlm: parts has no such name; did you mean full_vllm"),
@@ -169,9 +172,9 @@ def test_a_plug_in_from_a_file_gets_every_key_that_it_takes() -> None:
 
 
 @pytest.mark.parametrize(("overrides", "said"), [
-    (["workload=trace", "workload.path=x.csv", "workload.prompt.kind=fixed", "workload.prompt.value=3"],
+    (["workload=trace", f"workload.path={__file__}", "workload.prompt.kind=fixed", "workload.prompt.value=3"],
      ["workload.prompt.kind=fixed and workload.prompt.value=3 have no effect: they count only without workload.path"]),
-    (["workload=trace", "workload.path=x.csv", "workload.prompt={kind: fixed, value: 3}"],
+    (["workload=trace", f"workload.path={__file__}", "workload.prompt={kind: fixed, value: 3}"],
      ["workload.prompt has no effect: it counts only without workload.path"]),
     (["workload=fixed", "workload.prompt.mean=3"],
      ["workload.prompt.mean=3 has no effect: it counts only with workload.prompt.kind=lognormal or exponential"]),

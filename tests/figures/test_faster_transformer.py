@@ -11,7 +11,7 @@ import harness.__main__  # noqa: F401  (its resolvers)
 from harness.build import settle_lanes
 from harness.claims import composed
 from harness.job import run_job
-from harness.runner.latency.choose import choose_latency
+from harness.runner.simulated_device import SimulatedDevice
 from schedulers.request import Request
 
 SERVERS = {"opt_13b_a100": 23.8, "opt_66b_4a100": 37.8, "opt_175b_8a100_80gb": 55.8}  # ms a token, Fig. 12, 0.01/s
@@ -38,5 +38,5 @@ def test_other_lanes_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_lone_request_takes_what_it_took_there(server: str) -> None:
-    latency = choose_latency(composed([f"server={server}", "system=faster_transformer"]))
+    latency = SimulatedDevice(composed([f"server={server}", "system=faster_transformer"])).latency
     assert (latency.base_ns + latency.lane_ns) / 1e6 == pytest.approx(SERVERS[server], abs=0.15)

@@ -13,10 +13,10 @@ from omegaconf import OmegaConf
 from harness.calibrate import as_yaml, errors_by_kind
 from harness.errors import HarnessError
 from harness.runner.latency.base import Latency
-from harness.runner.latency.choose import choose_latency
 from harness.runner.latency.fitted import FittedLatency, features
 from harness.runner.latency.roofline import Anchored, Roofline
 from harness.runner.latency.table import TableLatency
+from harness.runner.simulated_device import SimulatedDevice
 from tests.conformance.latency import LatencyConformance
 from tests.latency.models import TINY
 from tests.latency.test_table import LAYERS
@@ -98,8 +98,8 @@ def test_what_calibrate_writes_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "latency.yaml"
     path.write_text(as_yaml(latency, "opt_mini", {"device": "cpu", "threads": 1}, 400, errors.iloc[-1]))
     assert yaml.safe_load(path.read_text())["_target_"].endswith("FittedLatency")
-    read = choose_latency(OmegaConf.create({"device": {"latency": str(path)}}))  # type: ignore[arg-type]
+    read = SimulatedDevice(OmegaConf.create({"device": {"latency": str(path)}})).latency
     assert read.coefficients == pytest.approx(latency.coefficients)
     table.to_csv(tmp_path / "steps.csv")
-    fitted = choose_latency(OmegaConf.create({"device": {"latency": str(tmp_path / "steps.csv")}}))  # type: ignore[arg-type]
+    fitted = SimulatedDevice(OmegaConf.create({"device": {"latency": str(tmp_path / "steps.csv")}})).latency
     assert fitted.coefficients == pytest.approx(latency.coefficients)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -10,10 +11,10 @@ from omegaconf import OmegaConf
 from harness.errors import HarnessError
 from harness.layout import layout_of
 from harness.published import curve
-from harness.runner.latency.choose import choose_latency, model_weights, simulated_slots
 from harness.runner.latency.hardware import Hardware, load_hardware, names
 from harness.runner.latency.roofline import Anchored, Roofline
 from harness.runner.latency.weights import weights_of
+from harness.runner.simulated_device import SimulatedDevice
 from schedulers.request import Work
 from tests.latency.models import TINY
 
@@ -28,11 +29,11 @@ def ns(model: Roofline | Anchored, work: Work) -> float:
     return base + slope * work.context
 
 
-def config(**changes: object) -> object:
-    device = {"latency": "roofline", "hardware": "a100_40gb", "tensor_parallel": 1}
-    base = {"kv_slots": 100, "kv_bytes": None, "gpu_memory_utilization": None, "device": device}
-    model = OmegaConf.load(MODELS / "opt_13b.yaml")
-    return OmegaConf.merge(OmegaConf.create(base), {"model": model}, OmegaConf.create(changes))
+def device(**changes: object) -> SimulatedDevice:
+    machine = {"latency": "roofline", "hardware": "a100_40gb", "tensor_parallel": 1}
+    base = {"kv_slots": 100, "kv_bytes": None, "gpu_memory_utilization": None, "device": machine}
+    model: Any = OmegaConf.load(MODELS / "opt_13b.yaml")
+    return SimulatedDevice(OmegaConf.merge(OmegaConf.create(base), {"model": model}, OmegaConf.create(changes)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def config(**changes: object) -> object:
 )  # fmt: skip
 def test_published_sizes_of_models(name: str, billions: float, slot_bytes: int) -> None:
     model = OmegaConf.load(MODELS / f"{name}.yaml")
-    weights = model_weights(OmegaConf.create({"model": model}))
+    weights = weights_of(OmegaConf.to_container(model.config))
     assert weights.parameters == pytest.approx(billions * 1e9, rel=0.01)
     assert layout_of(OmegaConf.to_container(model.config)).unit_bytes == slot_bytes
 
@@ -57,7 +58,7 @@ def test_a_transformers_config_and_its_names_are_read_alike() -> None:
 
 
 def test_a_mixture_of_experts_touches_more_of_them_with_more_tokens() -> None:
-    weights = model_weights(OmegaConf.create({"model": OmegaConf.load(MODELS / "qwen3_30b_a3b.yaml")}))
+    weights = weights_of(OmegaConf.to_container(OmegaConf.load(MODELS / "qwen3_30b_a3b.yaml").config))
     assert weights.active_parameters == pytest.approx(3.0e9, rel=0.1)  # 3.3 B with the embeddings
     assert weights.touched(1) == pytest.approx(weights.active_parameters)
     assert weights.touched(10_000) == pytest.approx(weights.parameters - 2 * weights.hidden * weights.vocab)
@@ -97,7 +98,7 @@ def test_the_preset_is_the_papers_decode_step(batch: int) -> None:
     """Fig. 1 of the PagedAttention paper, right: tokens/s by batch size; the line's largest residual is 0.7 ms."""
     tokens_per_s = dict(zip(range(4, 41, 4), (146.9, 267.3, 378.9, 482.6, 577.1, 659.5, 740.8, 811.0, 881.8, 921.9),
                             strict=True))  # fmt: skip
-    preset = choose_latency(config(device={"latency": "opt-13b-a100-sosp23"}))
+    preset = device(device={"latency": "opt-13b-a100-sosp23"}).latency
     assert ns(preset, NOTHING._replace(decodes=batch, context=batch * 500)) / 1e6 == pytest.approx(
         1000 * batch / tokens_per_s[batch], abs=0.8
     )
@@ -117,12 +118,12 @@ def test_the_presets_agree_with_fig_12_where_nobody_waits(preset: str, panel: st
     """Latency per token is the step time of a batch of rate x 58.6 tokens x latency others and the request itself."""
     latency_s = {point[0]: point[1] for point in curve("fig12", panel, system)}[rate]
     batch = round(1 + rate * 58.6 * latency_s)
-    model = choose_latency(config(device={"latency": preset}))
+    model = device(device={"latency": preset}).latency
     assert ns(model, NOTHING._replace(decodes=batch, context=80 * batch)) / 1e9 == pytest.approx(latency_s, rel=0.045)
 
 
 def test_what_prompts_add_to_the_preset_is_the_rooflines() -> None:
-    preset = choose_latency(config(device={"latency": "opt-13b-a100-sosp23"}))
+    preset = device(device={"latency": "opt-13b-a100-sosp23"}).latency
     decodes = NOTHING._replace(decodes=30, context=15_000)
     mixed = decodes._replace(prompts=1, prompt_tokens=512, prompt_context=512, pairs=512 * 256)
     added = preset.roofline.line(mixed)[0] - preset.roofline.line(decodes)[0]
@@ -146,28 +147,28 @@ def test_every_machine_is_known_and_makes_sense(name: str) -> None:
 )  # fmt: skip
 def test_a_mistake_is_answered_with_what_there_is(changes: dict[str, object], message: str) -> None:
     with pytest.raises(HarnessError, match=message):
-        choose_latency(config(device=changes))
+        _ = device(device=changes).latency
 
 
 def test_the_pool_is_what_weights_leave() -> None:
     """OPT-13B on 40 GB: the paper's server has 12 GB for the KV cache, 15.7 K slots."""
-    assert simulated_slots(config()) == 100
-    assert simulated_slots(config(kv_bytes=819_200 * 7 + 1)) == 7
-    slots = simulated_slots(config(gpu_memory_utilization=0.9))
-    weights = model_weights(config())
+    assert device().capacity == 100
+    assert device(kv_bytes=819_200 * 7 + 1).capacity == 7
+    slots = device(gpu_memory_utilization=0.9).capacity
+    weights = device().weights
     assert slots == (int(42_505_273_344 * 0.9) - 2 * weights.parameters) // 819_200
     assert slots == pytest.approx(15_728, rel=0.05)
     with pytest.raises(HarnessError, match=r"gpu_memory_utilization needs device\.hardware"):
-        simulated_slots(config(gpu_memory_utilization=0.9, device={"hardware": None}))
+        _ = device(gpu_memory_utilization=0.9, device={"hardware": None}).capacity
 
 
 def test_two_devices_hold_more_slots_than_twice_one() -> None:
-    one, two = (simulated_slots(config(gpu_memory_utilization=0.9, device={"tensor_parallel": n})) for n in (1, 2))
+    one, two = (device(gpu_memory_utilization=0.9, device={"tensor_parallel": n}).capacity for n in (1, 2))
     assert two > 2 * one
 
 
 def test_a_measured_lane_is_split_where_its_context_is_known() -> None:
-    plain, split = (choose_latency(config(device={"latency": name})) for name in
+    plain, split = (device(device={"latency": name}).latency for name in
                     ("opt-13b-a100-sosp23", "opt-13b-a100-sosp23-context"))  # fmt: skip
     fig_1 = NOTHING._replace(decodes=30, context=30 * 414)
     assert ns(split, fig_1) == pytest.approx(ns(plain, fig_1)) == pytest.approx(1e6 * (26.2 + 0.42 * 30))

@@ -90,5 +90,5 @@ def test_the_lines_of_the_page_are_dashed_as_those_of_the_figures(tmp_path: Path
     assert figure is not None
     curves = figure.axes[0].get_lines()
     assert [line.line.color.lower() for line in lines] == [to_hex(curve.get_color()) for curve in curves]
-    assert [line.line.dash for line in lines] == ["solid", "dash"]
+    assert [line.line.dash for line in lines] == ["solid", "8px,3px"]
     assert [curve.get_linestyle() for curve in curves] == ["-", "--"]

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from allocators.paged import Paged
 from harness.runner import device as device_module
 from harness.runner import torch_runner
-from harness.runner.device import open_device
+from harness.runner.device import load
 from harness.runner.families import families
 from harness.runner.flat import flatten
 from harness.runner.kv_pool import KVPool
@@ -117,11 +117,11 @@ def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyP
         raise RuntimeError("its control flow asks the data")
 
     monkeypatch.setattr(device_module, "flatten", refuse)
-    device_module._OPENED.clear()
+    device_module._LOADED.clear()
     model = {"path": None, "config": CONFIGS["opt"] | {"vocab_size": VOCABULARY}, "init_std": 0.2}
     settings = {"kind": "cpu", "dtype": "float32", "threads": 1, "kernels": "auto"}
-    opened = open_device(OmegaConf.create(POOL | {"model": model, "device": settings}))
-    device_module._OPENED.clear()
+    opened = load(OmegaConf.create(POOL | {"model": model, "device": settings}))
+    device_module._LOADED.clear()
     assert opened.facts["flattened"] is False
     assert "asks the data" in opened.facts["flattened_reason"]
     assert opened.runner(MadeUp.extent(16)).forward(decode_of(2, 4)).shape == (2, VOCABULARY)
@@ -133,10 +133,10 @@ def test_a_flat_model_that_says_something_else_is_not_used(monkeypatch: pytest.M
         return lambda *args: step(*args) * 1.01
 
     monkeypatch.setattr(device_module, "flatten", wrong)
-    device_module._OPENED.clear()
+    device_module._LOADED.clear()
     model = {"path": None, "config": CONFIGS["opt"] | {"vocab_size": VOCABULARY}, "init_std": 0.2}
     settings = {"kind": "cpu", "dtype": "float32", "threads": 1, "kernels": "auto"}
-    opened = open_device(OmegaConf.create(POOL | {"model": model, "device": settings}))
-    device_module._OPENED.clear()
+    opened = load(OmegaConf.create(POOL | {"model": model, "device": settings}))
+    device_module._LOADED.clear()
     assert opened.facts["flattened"] is False
     assert "differed" in opened.facts["flattened_reason"]

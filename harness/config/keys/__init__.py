@@ -2,13 +2,14 @@
 
 from harness.config.key import Key
 from harness.config.keys.plugins import PLUGINS
-from harness.config.keys.run import DEVICE, MODEL, RUN
+from harness.config.keys.run import DEVICE, MODEL, RUN, SERVER
 from harness.config.keys.tasks import TASKS
 from harness.config.keys.workload import WORKLOAD
 
 GROUPS = {
     "A run": RUN,
     "Device": DEVICE,
+    "Your own server (`device=server`)": SERVER,
     "Model": MODEL,
     "Workload": WORKLOAD,
     "Allocator, reservation and scheduler": PLUGINS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness import devices
 from harness.config.key import Key, When, at, where, without
 from harness.config.kinds import Choice, Either, Many, Named, Number, Switch, Table, Text, Whole
 
@@ -14,8 +15,8 @@ FIGURES = Path(__file__).parents[2] / "report" / "figures"
 PUBLISHED = Path(__file__).parents[2] / "published"
 
 MAPPING = Table(what="a mapping")
-SIMULATED = where("device.kind", "simulated")
-REAL = When("on a real device", lambda values: at(values, "device.kind") != "simulated")
+SIMULATED = where("device.kind", *devices.SIMULATED)
+REAL = When("on a real device", lambda values: at(values, "device.kind") in devices.HERE)
 OPERATORS = where("device.latency", "operators")
 RULES = ("smooth", "history", "static_scales", "padded_graphs", "power_cap", "eager_prompts", "host", "pointwise")
 ON_CPU = When("on a CPU", lambda values: at(values, "device.kind") in ("cpu", "auto"))
@@ -76,16 +77,20 @@ RUN = [
     Key("baseline", Text(), "the system that ratios are against; null = the first one", null=True),
     Key("label", Text(), "a name for the row; null = from the configuration", null=True, needed=True),
     Key("figure", Named(figures), "what the report of a sweep draws; null = what fits any sweep", null=True),
+    Key("figures", Choice("screen", "paper"), "how figures are drawn: `screen` (PNG and SVG), or `paper`: besides, "
+        "PDFs one column of a two-column paper wide, each with a LaTeX float", needed=True),
     Key("trace_s", Number(above=0), "length of a server's traces, where an experiment asks for one", "s"),
     Key("faster_transformer", Table(what="a latency model: `_target_` and its arguments"),
         "how long FasterTransformer's steps take on a server"),
 ]  # fmt: skip
 
 DEVICE = [
-    Key("device.kind", Choice("auto", "cpu", "cuda", "simulated"),
-        "where the model runs; `auto`: on a GPU if there is one", needed=True),
+    Key("device.kind", Choice(*devices.KINDS),
+        "where the model runs; `auto`: on a GPU if there is one; `server`: at `server.url`", needed=True),
     Key("device.dtype", Choice("auto", "float32", "bfloat16", "float16"),
         "of weights and KV cache; `auto`: float32 on a CPU, bfloat16 on a GPU, simulated what `device.hardware` says"),
+    Key("device.kv_dtype", Choice("auto", "fp8", "int8"), "of K and V, where it is another than of weights; it tells "
+        "bytes and slots, not what becomes of the answers", when=(SIMULATED,)),
     Key("device.threads", Either(Choice("auto"), Whole(1, 4096)), "CPU threads; `auto`: 1 or all, whichever is faster",
         when=(ON_CPU,)),
     Key("device.kernels", Choice("auto", "torch", "numba", "triton"), "the attention kernels", when=(REAL,)),
@@ -108,6 +113,27 @@ DEVICE = [
     Key("device.without", Many(Choice(*RULES)), "rules of operator tables to do without", null=True,
         when=(OPERATORS,)),
     Key("device.tensor_parallel", Whole(1, 4096), "devices that share every matrix and every head", when=(SIMULATED,)),
+]  # fmt: skip
+
+SERVER = [
+    Key("server.url", Text("an address such as http://localhost:8000"), "where the server listens", null=True),
+    Key("server.model", Text("a model's name"), "as the server calls it; null = the only one it has", null=True),
+    Key("server.api", Choice("completions", "chat"), "the endpoint that requests go to"),
+    Key("server.tokenizer", Text("a folder or a hub name"), "of the model: prompts become text of exactly as many "
+        "tokens; null = token ids", null=True),
+    Key("server.vocab_size", Whole(2, 2**31 - 1), "prompts without a tokenizer are made of token ids below this",
+        "tokens", when=(without("server.tokenizer"),)),
+    Key("server.ignore_eos", Switch(), "answers are as long as the workload says"),
+    Key("server.warmup", Whole(0, 1000), "requests before the clock starts, in no table", "requests"),
+    Key("server.timeout_s", Number(above=0), "longest silence of a stream before its request has failed", "s"),
+    Key("server.gone_s", Number(above=0), "so long without any connection, and the run stops", "s"),
+    Key("server.max_connections", Whole(1, 1_000_000), "requests in flight at most; null = no bound", "requests",
+        null=True),
+    Key("server.api_key_env", Text("the name of an environment variable"), "which holds the API key"),
+    Key("server.metrics", Text("auto or an address"), "where the engine's Prometheus metrics are; auto = `/metrics`, "
+        "null = none are read", null=True),
+    Key("server.metrics_s", Number(least=0.1), "time between two readings of them", "s"),
+    Key("server.extra_body", MAPPING, "further fields of every request", null=True),
 ]  # fmt: skip
 
 _COUNT = Whole(1, 2**31 - 1)

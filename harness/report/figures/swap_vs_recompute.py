@@ -20,7 +20,7 @@ from harness.report.figures import Pair
 from harness.report.looks import looks, shaded
 from harness.report.style import frame, new_figure, plain_log
 from harness.report.sweep import Sweep
-from harness.runner.latency.choose import choose_latency, move_costs
+from harness.runner.simulated_device import SimulatedDevice
 from schedulers.request import Work
 
 SIZE, HOW, RATE = "allocator.block_size", "scheduler.preemption", "workload.rate"
@@ -67,7 +67,8 @@ def times_of(cfg: DictConfig) -> dict[str, dict[int, float]]:
     Raises:
         KeyError, AttributeError: the device has no costs of moves or no step times by work.
     """
-    tokens, costs = int(cfg.swap_tokens), move_costs(cfg)
+    device = SimulatedDevice(cfg)
+    tokens, costs = int(cfg.swap_tokens), device.moves
     swap = {}
     for size in SIZES:
         blocks = -(-tokens // size)
@@ -75,7 +76,7 @@ def times_of(cfg: DictConfig) -> dict[str, dict[int, float]]:
         swap[size] = (costs.ns(out) + costs.ns(back)) / 1e6 if costs else float("nan")
     others = Work(OTHERS, 0, OTHERS * tokens, 0, 0, 0, 0)
     joined = others._replace(prompts=1, prompt_tokens=tokens, prompt_context=tokens, pairs=tokens * (tokens + 1) // 2)
-    without, with_it = (_ms(choose_latency(cfg), work) for work in (others, joined))
+    without, with_it = (_ms(device.latency, work) for work in (others, joined))
     return {"swap": swap, "recompute": dict.fromkeys(SIZES, with_it - without)}
 
 

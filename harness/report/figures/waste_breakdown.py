@@ -13,10 +13,11 @@ from harness.published import load
 from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.paper import fig_2_applies
-from harness.report.style import frame, new_figure
+from harness.report.style import fill, frame, new_figure
 from harness.report.sweep import Sweep
 
-COLORS = ("#0072B2", "#56B4E9", "#E69F00", "#b9b3ad")
+BUCKETS = ("used", "reserved", "over_reserved", "short")  # whose fills the paper's four take
+EXTERNAL = "#b9b3ad"
 
 
 def buckets(row: dict[str, Any]) -> list[float]:
@@ -54,7 +55,7 @@ def draw(sweep: Sweep) -> Figure | None:
     least = min(rows, key=lambda row: row["saturated_kv_used_pct"])
     title = (f"{best['label']} fills {best['saturated_kv_used_pct']:.0f} % of the KV cache with token states, "
              f"{least['label']} {least['saturated_kv_used_pct']:.0f} %")  # fmt: skip
-    handles = [Patch(color=color, label=name) for color, name in zip(COLORS, names, strict=True)]
+    handles = [Patch(**_fill(bucket), label=name) for bucket, name in zip(BUCKETS, names, strict=True)]
     if theirs:
         handles.append(Patch(facecolor="#cccccc", hatch="////", edgecolor="white", label="the paper, Fig. 2"))
     caption = "Means over the time in which requests waited for memory."
@@ -86,11 +87,15 @@ def why(sweep: Sweep) -> list[str]:
 
 def _bar(ax: Axes, x: float, shares: list[float], hatched: bool = False) -> None:
     foot = 0.0
-    for share, color in zip(shares, COLORS, strict=True):
-        ax.bar(x, share, 0.3, foot, color=color, alpha=0.5 if hatched else 1.0, hatch="////" if hatched else None,
-               edgecolor="white", linewidth=0.6)  # fmt: skip
+    for share, bucket in zip(shares, BUCKETS, strict=True):
+        look = _fill(bucket, hatched)
+        ax.bar(x, share, 0.3, foot, **look)
         if share >= 3.5:
-            box = {"facecolor": "white", "alpha": 0.75, "pad": 0.8, "linewidth": 0} if hatched else None
+            box = {"facecolor": "white", "alpha": 0.75, "pad": 0.8, "linewidth": 0} if look["hatch"] else None
             ax.text(x, foot + share / 2, f"{share:.1f}", ha="center", va="center", size=9, bbox=box,
-                    color="white" if color == COLORS[0] and not hatched else "#222222")  # fmt: skip
+                    color="white" if bucket == "used" and not hatched else "#222222")  # fmt: skip
         foot += share
+
+
+def _fill(bucket: str, theirs: bool = False) -> dict[str, Any]:
+    return fill(bucket, theirs) | ({"facecolor": EXTERNAL} if bucket == "short" else {})

@@ -91,7 +91,7 @@ def _systems(sweep: Sweep) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     from harness.report.page.pool import pool_map
 
     maps, timelines = [], []
-    for row in records(sweep.done.head(MOST)):
+    for row in records(sweep.inside.head(MOST)):
         folder = sweep.folder / row["dirs"][0]
         found = pool_map(folder, int(row["capacity"]), row["duration_s"])
         if found:
@@ -125,7 +125,7 @@ def _books(sweep: Sweep) -> str:
     """The books of this run: what each column means, and how much of each system's pool it was."""
     from markupsafe import escape
 
-    done = records(sweep.done.head(8))
+    done = records(sweep.inside.head(8))
     saturated = all(row["saturated_kv_used_pct"] == row["saturated_kv_used_pct"] for row in done)
     prefix = "saturated_kv" if saturated else "kv"
     head = "".join(f"<th>{escape(row['label'])}, %</th>" for row in done)
@@ -133,7 +133,9 @@ def _books(sweep: Sweep) -> str:
     for name, (color, text) in COLUMNS.items():
         shares = [row.get(f"{prefix}_{name}_pct") for row in done]
         if any(share and share > 0.005 for share in shares):
-            cells = "".join(f"<td>{share:.1f}</td>" if share is not None else "<td>–</td>" for share in shares)
+            cells = "".join(
+                f"<td>{share:.1f}</td>" if share is not None and share == share else "<td>–</td>" for share in shares
+            )
             lines.append(
                 f'<tr><td><i class="dot" style="background:{color}"></i>{name}</td><td>{escape(text)}</td>{cells}</tr>'
             )

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from harness.report.comparison import records
-from harness.report.looks import KINDS, Look, row_looks, system_looks
+from harness.report.looks import LINES, Look, row_looks, system_looks
 from harness.report.page.bound import CAUSES, bound_over_time
 from harness.report.paper import FIG_2, fig_2_applies
 from harness.report.style import COLUMNS, times
@@ -19,7 +20,7 @@ from harness.report.sweep import Sweep
 MOST = 24  # systems in a chart; more bars or lines than this can't be told apart
 POINTS = 300  # of a curve
 CAUSE_COLORS = dict(zip(CAUSES, ("#D55E00", "#CC79A7", "#E69F00", "#8C6D31", "#0072B2", "#bbbbbb"), strict=True))
-DASHES = dict(zip((dash for dash, _, _ in KINDS), ("solid", "dash", "dot", "dashdot"), strict=True))
+DASHES = {"-": "solid"} | {dash: ",".join(f"{2 * part:g}px" for part in dash[1]) for dash, _ in LINES if dash != "-"}
 LATENCIES = (("ttft_ms", "time to first token, s", 1e3), ("tpot_ms", "time per further token, ms", 1.0),
              ("e2e_ms", "end to end, s", 1e3))  # fmt: skip
 
@@ -42,10 +43,13 @@ def charts(sweep: Sweep) -> Iterator[Chart]:
     looks = row_looks(sweep.groups, sweep.swept)
     if len(rows) > 1:
         yield _throughput(rows, looks)
-    yield _books(sweep, rows)
+    inside = records(sweep.inside.head(MOST))
+    if inside:
+        yield _books(sweep, inside)
     yield _latencies(sweep, rows, looks)
-    yield _over_time(sweep, rows, looks)
-    yield _bound(sweep, rows)
+    if inside:
+        yield _over_time(sweep, inside, looks)
+        yield _bound(sweep, inside)
 
 
 def _line(look: Look) -> dict[str, Any]:
@@ -94,7 +98,7 @@ def _books(sweep: Sweep, rows: list[dict[str, Any]]) -> Chart:
         )
     )
     for name, (color, text) in COLUMNS.items():
-        values = [parts.get(name) or 0 for _, parts in bars]
+        values = [0 if pd.isna(part := parts.get(name)) else part for _, parts in bars]
         if max(values) > 0.05:
             said = [f"{value:.1f}" if value >= 4 else "" for value in values]
             theirs = ["/" if "the paper's" in label else "" for label, _ in bars]

@@ -9,12 +9,12 @@ import os
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TextIO, cast
 
+from harness.files import missing
 from harness.workload.errors import WorkloadError
 from harness.workload.readers.csv_rows import csv_chunks, csv_header
 from harness.workload.readers.format import Chunk
@@ -126,7 +126,7 @@ def open_source(path: str | Path) -> Iterator[Source]:
             with TextIOWrapper(cast(BinaryIO, data), encoding=encoding_of(head), errors="replace") as text:
                 yield TextSource(name, text)
     except FileNotFoundError:
-        raise WorkloadError(f"workload.path={name}: there is no such file{_nearest(name)}") from None
+        raise WorkloadError(f"workload.path={name}: {missing(name)}") from None
     except IsADirectoryError:
         inside = sorted(entry.name for entry in os.scandir(name) if entry.is_file())
         some = f"; in it are {', '.join(inside[:5])}{' ...' if len(inside) > 5 else ''}" if inside else ""
@@ -142,13 +142,3 @@ def open_source(path: str | Path) -> Iterator[Source]:
             else f"cannot be read: {error.strerror or error}"
         )
         raise WorkloadError(f"{name}: the file as a whole {why}") from None
-
-
-def _nearest(name: str) -> str:
-    """The file of the same folder that is called most like it."""
-    folder, base = os.path.split(name)
-    try:
-        close = get_close_matches(base, os.listdir(folder or "."), 1)
-    except OSError:
-        return f"; there is no folder {folder} either"
-    return f"; did you mean {os.path.join(folder, close[0])}?" if close else ""

@@ -1,0 +1,126 @@
+"""What a server says of itself before it is measured: which engine it is, what models it has, and how long they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from harness.errors import HarnessError
+from harness.live.settings import Server
+from harness.mistakes import nearest
+
+# Where each engine, and no other, says its version: (engine, path, a key of the answer).
+VERSIONS = (
+    ("vLLM", "/version", "version"),
+    ("SGLang", "/server_info", "version"),
+    ("SGLang", "/get_server_info", "version"),
+    ("llama.cpp", "/props", "build_info"),
+    ("TGI", "/info", "version"),
+)
+# What an endpoint does differently from what a request asks: (engine, when, said).
+TEXT_ONLY = ("TGI",)  # its `prompt` is a text or a list of texts
+NO_IGNORE_EOS = ("TGI",)  # it takes the key and does nothing about it
+ONE_ANSWER = ("TGI", "llama.cpp")  # `n` is not served
+
+
+@dataclass(frozen=True)
+class About:
+    """A server.
+
+    Attributes:
+        engine: vLLM, SGLang, llama.cpp, TGI, or "" where it can't be told.
+        version: of the engine.
+        model: which requests ask for.
+        max_model_len: longest sequence in tokens, where the server tells.
+    """
+
+    engine: str
+    version: str
+    model: str
+    max_model_len: int | None
+
+    @property
+    def name(self) -> str:
+        """``vLLM 0.32.0``."""
+        return f"{self.engine} {self.version}".strip() or "a server"
+
+
+async def ask(session: aiohttp.ClientSession, server: Server) -> About:
+    """What a server says of itself.
+
+    Raises:
+        HarnessError: nobody answers, the key is refused, or there is no such model.
+    """
+    models = await _models(session, server)
+    named = [str(model.get("id")) for model in models]
+    model = server.model
+    if model is None:
+        if len(named) != 1:
+            raise HarnessError(
+                f"server.model is not set, and {server.root} has {', '.join(named) or 'no list of models'}"
+            )
+        model = named[0]
+    elif named and model not in named:
+        raise HarnessError(f"server.model={model}: {server.root} has no such model{nearest(model, named)}; "
+                           f"there are {', '.join(named[:10])}")  # fmt: skip
+    entry = next((entry for entry in models if entry.get("id") == model), {})
+    longest = entry.get("max_model_len") or (entry.get("meta") or {}).get("n_ctx_train")
+    engine, version = await _engine(session, server)
+    return About(engine, version, model, longest if isinstance(longest, int) else None)
+
+
+async def _models(session: aiohttp.ClientSession, server: Server) -> list[dict[str, Any]]:
+    url = f"{server.root}/v1/models"
+    try:
+        async with session.get(url, timeout=aiohttp.ClientTimeout(total=30)) as response:
+            if response.status in (401, 403):
+                what = "refuses the key in" if server.key else "wants a key, and there is none in"
+                raise HarnessError(f"{server.root} {what} the environment variable {server.api_key_env} "
+                                   f"(server.api_key_env): HTTP {response.status}")  # fmt: skip
+            if response.status != 200:
+                return []  # some endpoints have no such list
+            body = await response.json(content_type=None)
+    except aiohttp.ClientConnectorError as error:
+        raise HarnessError(
+            f"server.url={server.url}: nobody answers there: {error.os_error.strerror or error}"
+        ) from None
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise HarnessError(f"server.url={server.url}: no answer from {url}: {error or type(error).__name__}") from None
+    except ValueError:
+        return []
+    data = body.get("data") if isinstance(body, dict) else None
+    return [entry for entry in data or [] if isinstance(entry, dict)]
+
+
+async def _engine(session: aiohttp.ClientSession, server: Server) -> tuple[str, str]:
+    """(engine, version), empty where no path of `VERSIONS` answers."""
+    for engine, path, key in VERSIONS:
+        try:
+            async with session.get(server.root + path, timeout=aiohttp.ClientTimeout(total=10)) as response:
+                body = await response.json(content_type=None) if response.status == 200 else None
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            continue
+        if isinstance(body, dict) and body.get(key):
+            return engine, str(body[key])
+    return "", ""
+
+
+def refuse(about: About, server: Server, answers: int) -> None:
+    """Refuse what the engine would silently do otherwise.
+
+    Args:
+        answers: the most answers that a request wants.
+
+    Raises:
+        HarnessError: it names the key that would be right.
+    """
+    engine = about.engine
+    if engine in TEXT_ONLY and server.tokenizer is None:
+        raise HarnessError(f"{engine} takes no token ids: set server.tokenizer to its model's, for texts as long")
+    if engine in NO_IGNORE_EOS and server.ignore_eos:
+        raise HarnessError(f"{engine} has no ignore_eos, so answers end when the model ends them: set "
+                           "server.ignore_eos=false, and compare tokens, not requests")  # fmt: skip
+    if engine in ONE_ANSWER and answers > 1:
+        raise HarnessError(f"{engine} gives one answer to a request: workload.n={answers} can't be asked of it")

@@ -1,0 +1,73 @@
+"""What a client can write down of a replay: when requests were sent, when each piece came, and how each one ended."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import pairwise
+
+import numpy as np
+
+from harness.live.client import Outcome
+from harness.metrics.gaps import Gaps
+from harness.metrics.recorder import Fate
+from schedulers.request import Request
+
+
+class ClientLog:
+    """The request side of a `Recorder`; of the engine's side a client knows nothing.
+
+    Attributes:
+        gaps: between two pieces of a choice.
+        reasons: by request id, (status, why); of finished requests, what is odd about them.
+        times: by request id, when (ns) its pieces came, of all choices in order.
+        pieces, tokens: that came in all.
+        prompt_tokens: by request id, as the server counted them, where it did.
+        uncounted: finished requests of which the server gave no count of tokens.
+        merged: finished requests of which pieces held several tokens.
+    """
+
+    def __init__(self) -> None:
+        self.gaps = Gaps()
+        self.reasons: dict[int, tuple[str, str]] = {}
+        self.times: dict[int, array[int]] = {}
+        self.prompt_tokens: dict[int, int] = {}
+        self.pieces = self.tokens = self.uncounted = self.merged = 0
+        self._delivered = array("q")
+        self._fates = array("q")
+
+    def over(self, request: Request, outcome: Outcome) -> None:
+        """A request is over, one way or another."""
+        answer, done = outcome.answer, outcome.status == "finished"
+        if outcome.reason:
+            self.reasons[request.id] = outcome.status, outcome.reason
+        if outcome.sent_ns < 0:
+            return
+        self._delivered.extend((request.id, outcome.sent_ns))
+        cached = (answer.usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        self._fates.extend((request.id, done, -1, answer.first_ns, answer.last_ns, answer.tokens, -1, -1,
+                            cached if isinstance(cached, int) else -1, request.n))  # fmt: skip
+        if not answer.pieces:
+            return
+        self.times[request.id] = array("q", sorted(when for times in answer.times.values() for when in times))
+        for times in answer.times.values():
+            for before, after in pairwise(times):
+                self.gaps.add(after - before)
+        self.pieces += answer.pieces
+        self.tokens += answer.tokens
+        if isinstance(count := answer.usage.get("prompt_tokens"), int):
+            self.prompt_tokens[request.id] = count
+        if done:
+            self.uncounted += "completion_tokens" not in answer.usage
+            self.merged += answer.pieces < answer.tokens
+
+    def verdicts(self) -> dict[int, tuple[str, str]]:
+        """As `Recorder.verdicts`."""
+        return self.reasons
+
+    def deliveries(self) -> np.ndarray:
+        """As `Recorder.deliveries`: request id and when (ns) it was sent."""
+        return np.frombuffer(self._delivered, dtype=np.int64).reshape(-1, 2)
+
+    def fates(self) -> np.ndarray:
+        """As `Recorder.fates`; what a client can't know is -1."""
+        return np.frombuffer(self._fates, dtype=np.int64).reshape(-1, len(Fate._fields))

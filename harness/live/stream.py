@@ -1,0 +1,177 @@
+"""What comes back of one request: a stream of events, read piece by piece, whatever it holds."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import defaultdict
+from typing import Any
+
+from harness.errors import HarnessError
+
+SHOWN = 160  # letters of what a server said that are quoted
+
+
+class StreamError(HarnessError):
+    """The stream holds what no stream should."""
+
+
+class Lines:
+    """The `data:` of a server-sent event stream that arrives in pieces cut anywhere.
+
+    Comments (`:`), `event:`, `id:` and `retry:` say nothing that is needed; a `data:` line of these servers is whole.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The data lines that `piece` completes.
+
+        Raises:
+            StreamError: a line of no event stream.
+        """
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        found = []
+        for line in lines:
+            if line.startswith(b"data:"):
+                found.append(line[5:].strip())
+            elif line.startswith(b"error:"):  # of llama.cpp
+                raise StreamError(f"the server says {quoted(line[6:])}")
+            elif line.strip() and not line.startswith((b":", b"event:", b"id:", b"retry:")):
+                raise StreamError(f"it is no event stream: {quoted(line)}")
+        return found
+
+
+class Answer:
+    """One request's answer as it grows.
+
+    A piece is an event that brings text of a choice, or an empty one that does not end it: tokens without a text of
+    their own come as such. A last, empty piece that only says why the answer ends is a token if the server's count says
+    so; a first one that only names a role is none.
+
+    Attributes:
+        times: by choice, when (ns) each piece came.
+        counts: by choice, tokens of each piece where the server tells (`token_ids`, a running count), else 1.
+        usage: the server's own counts, as the last event that had any gave them.
+        ended: by choice, why.
+        done: whether `[DONE]` came.
+    """
+
+    def __init__(self) -> None:
+        self.lines = Lines()
+        self.times: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))
+        self.counts: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))
+        self.usage: dict[str, Any] = {}
+        self.ended: dict[int, str] = {}
+        self.done = False
+        self._empty_end: dict[int, int] = {}  # by choice, when its end came without a text
+        self._counts, self._told = False, 0  # whether every event has a running count of tokens, and the last one
+
+    def feed(self, piece: bytes, now: int) -> None:
+        """Bytes that came at `now` (ns).
+
+        Raises:
+            StreamError: they are no event stream, no JSON, or the server tells of an error.
+        """
+        for data in self.lines.feed(piece):
+            if data == b"[DONE]":
+                self.done = True
+                continue
+            try:
+                event = json.loads(data)
+            except ValueError:
+                raise StreamError(f"an event is no JSON: {quoted(data)}") from None
+            if not isinstance(event, dict):
+                raise StreamError(f"an event is no object: {quoted(data)}")
+            self._event(event, now)
+
+    def _event(self, event: dict[str, Any], now: int) -> None:
+        if event.get("error") or event.get("object") == "error":
+            raise StreamError(f"the server says {quoted(message_of(event))}")
+        usage = event.get("usage")
+        if isinstance(usage, dict):
+            self.usage = usage
+        if not self.times:  # a server that keeps count does so from the first piece on
+            self._counts = isinstance(usage, dict)
+        choices = event.get("choices")
+        if not isinstance(choices, list):
+            return
+        for choice in choices:
+            if not isinstance(choice, dict):
+                raise StreamError(f"a choice is no object: {quoted(str(choice))}")
+            self._choice(choice, now, len(choices) == 1)
+
+    def _choice(self, choice: dict[str, Any], now: int, alone: bool) -> None:
+        index, delta = choice.get("index") or 0, choice.get("delta")
+        text, why = _text(choice, delta), choice.get("finish_reason")
+        if why:
+            self.ended[index] = str(why)
+        if not text:
+            if why:
+                self._empty_end[index] = now
+                return
+            if isinstance(delta, dict) and "role" in delta:
+                return
+        ids = choice.get("token_ids")
+        told = self.usage.get("completion_tokens")
+        count = 1
+        if isinstance(ids, list) and ids:
+            count = len(ids)
+        elif self._counts and alone and isinstance(told, int) and told > self._told:
+            count, self._told = told - self._told, told
+        self.times[index].append(now)
+        self.counts[index].append(count)
+
+    def close(self) -> None:
+        """The stream is over: ends without a text are tokens if the server counted more than came."""
+        told = self.usage.get("completion_tokens")
+        if isinstance(told, int):
+            for index, when in self._empty_end.items():
+                if self.pieces < told:
+                    self.times[index].append(when)
+                    self.counts[index].append(1)
+        self._empty_end.clear()
+
+    @property
+    def pieces(self) -> int:
+        return sum(map(len, self.times.values()))
+
+    @property
+    def tokens(self) -> int:
+        """What the server counted, else what came."""
+        told = self.usage.get("completion_tokens")
+        return told if isinstance(told, int) and told >= 0 else sum(map(sum, self.counts.values()))
+
+    @property
+    def first_ns(self) -> int:
+        """When the first piece of any choice came; -1 = none did."""
+        return min((times[0] for times in self.times.values()), default=-1)
+
+    @property
+    def last_ns(self) -> int:
+        return max((times[-1] for times in self.times.values()), default=-1)
+
+
+def _text(choice: dict[str, Any], delta: Any) -> str:
+    """Of a completion, or of a chat's delta: its content, what the model thinks, or a call it makes."""
+    if not isinstance(delta, dict):
+        return choice.get("text") or ""
+    return delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning") or (
+        "call" if delta.get("tool_calls") else "")  # fmt: skip
+
+
+def message_of(body: Any) -> str:
+    """What an error's JSON says, in whichever of the usual places."""
+    for _ in range(3):
+        if isinstance(body, dict):
+            body = body.get("error") or body.get("message") or body.get("detail") or body
+    return body if isinstance(body, str) else json.dumps(body)
+
+
+def quoted(text: str | bytes) -> str:
+    """What a server said, on one line and not too long."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
+    text = " ".join(text.split())
+    return repr(text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")
