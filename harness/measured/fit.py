@@ -27,8 +27,8 @@ from harness.operators.machines import Machine
 
 GRID: dict[str, np.ndarray] = {
     "prompt_work": np.round(np.arange(1.0, 1.61, 0.05), 2), "host_ms": np.round(np.arange(0, 3.01, 0.1), 2),
-    "eager_layer_ms": np.round(np.arange(0, 1.51, 0.1), 2),
-    "client_ms": np.array([0.0, 2, 5, 8, 10, 15, 20, 30, 40, 60]),
+    "eager_layer_ms": np.round(np.arange(0, 3.01, 0.1), 2),
+    "client_ms": np.array([0.0, 2, 5, 8, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200]),
 }  # fmt: skip
 BUSY, CUT, RESAMPLES, ROUNDS = 1.15, 1.0, 200, 4
 
