@@ -2,8 +2,8 @@
 
 `python -m harness check model.config=FILE` (or `model=NAME`, `model.path=`, with any other key) checks one model. Exit
 codes: 0 equal, 1 different, 2 refused. `python -m harness check [FAMILY ...] [KEY=VALUE ...] [--out DIR]` goes through
-the tested architectures as tiny models, with all kernels that run here, and prints a table (and writes it); it ends with
-1 if any of them differs.
+the tested architectures as tiny models, with all kernels that run here, and prints a table (and writes it); it ends
+with 1 if any of them differs.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ def main(arguments: list[str], experiments: Path) -> int:
     must_run_here(cfg, "check runs a model")
     if any(word.partition("=")[0].lstrip("+").partition(".")[0] == "model" for word in overrides) and not names:
         return _check_one(cfg)
-    print(
-        f"{'architecture':<18}{'kernels':<9}{'verdict':<11}{'difference':<12}{'seconds':<9}(in standard deviations of the logits)"
-    )
+    columns = f"{'architecture':<18}{'kernels':<9}{'verdict':<11}{'difference':<12}{'seconds':<9}"
+    print(f"{columns}(in standard deviations of the logits)")
     table = check_families(cfg, names, _show)
     if options.out:
         _write(table, options.out)
@@ -140,9 +139,9 @@ def _write(table: pd.DataFrame, folder: Path) -> None:
     (folder / "README.md").write_text(
         "# Models: what the runner says beside what `transformers` says\n\n"
         f"`python -m harness check --out {folder}`, {versions}. Tiny models with random weights; the largest "
-        "difference of any logit, in units of the logits' standard deviation. Three sequences share steps, lie strewn over "
-        "a pool full of NaN, and one loses its memory and is computed again; those of recurrent models are compared "
-        "with the model's own cache cut at the same places, too. See `harness/runner/verdict.py`.\n\n"
+        "difference of any logit, in units of the logits' standard deviation. Three sequences share steps, lie strewn "
+        "over a pool full of NaN, and one loses its memory and is computed again; those of recurrent models are "
+        "compared with the model's own cache cut at the same places, too. See `harness/runner/verdict.py`.\n\n"
         "| architecture | kernels | verdict | difference | seconds | why |\n|---|---|---|---|---|---|\n"
         + "\n".join(lines)
         + "\n"
