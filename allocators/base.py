@@ -591,6 +591,10 @@ class Allocator(ABC):
         """
         return self._held()[6:]
 
+    def facts(self) -> dict[str, float]:
+        """What a summary should say of this pool besides, by name; such as what an engine prints of it."""
+        return {}
+
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
     def set_row(self, holder: Holder, first: int, entries: Sequence[int] | int, group: int = 0) -> None:

@@ -15,7 +15,7 @@ from harness.metrics.steps import INTEGERS, SPENT
 from harness.report.comparison import aggregate, comparison, find_baseline, names, read_jobs, swept_columns
 from harness.report.rows import sound
 
-NARROW: Any = dict.fromkeys(INTEGERS[1 : SPENT.start], np.int32)  # a simulation may have millions of rows
+NARROW: Any = dict.fromkeys(INTEGERS[1 : SPENT.start], np.int64)  # of bytes there may be more than 2**31
 SPENT_MS = [f"{name}_ms" for name in INTEGERS[SPENT]]
 ROWS = 200_000  # read at once
 
@@ -96,7 +96,9 @@ class Sweep:
         """One line: model, workload, requests, pool, device; what differs between jobs is left out or counted."""
         rows = self.table[self.table["status"] == "finished"]
         parts = [names(rows[key].dropna()) for key in ("model", "workload") if key in rows]
-        for key, text in (("injected", "{} requests"), ("capacity", "KV pool of {} slots (tokens)")):
+        in_bytes = "pool_unit" in rows and (rows["pool_unit"] == "bytes").all()
+        pool = "KV pool of {} bytes" if in_bytes else "KV pool of {} slots (tokens)"
+        for key, text in (("injected", "{} requests"), ("capacity", pool)):
             values = set(rows[key].dropna()) if key in rows else set()
             if len(values) == 1:
                 parts.append(text.format(f"{int(values.pop()):,}"))
