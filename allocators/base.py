@@ -191,14 +191,9 @@ class Allocator(ABC):
         """Keep the tokens of a model with that layout, which this placement was made without: all, in every layer.
 
         Args:
-            total: units of the layout in the pool, what is left of it behind the last slot included.
-
-        Raises:
-            ValueError: it has states, for which this placement has no room.
+            total: units of the layout in the pool, what is left of it behind the last slot included; so is room for
+                the states of recurrent layers, which this placement does not hand out.
         """
-        if layout.state_bytes:
-            raise ValueError(f"{type(self).__name__} keeps tokens in slots and has no room for the states of recurrent "
-                             "layers")  # fmt: skip
         kept = layout.kept
         if kept != (SLOT,):
             self.kept, self.total, self._by_layer = kept, total, True
@@ -560,10 +555,16 @@ class Allocator(ABC):
         if self._ledger is not None:
             return self._ledger.books()
         used, *others = self._books(None)[:6]
-        return [
+        live = sum([not holder.finished for holder in self._holders.values()])
+        groups = [
             [size * (used - unread), *[size * slots for slots in others], size * unread, 0, 0]
             for size, unread in [(kept.token_units, self.unread(kept)) for kept in self.kept]
         ]
+        for kept, columns in zip(self.kept, groups, strict=True):
+            if kept.state_units:
+                columns[1] = kept.state_units * (len(self._holders) - live)
+                columns[8] = kept.state_units * live
+        return groups
 
     def asked(self, ask: Ask) -> int:
         """What a pool without rounding would have to hold free for `ask`, in the units of the books."""

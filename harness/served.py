@@ -74,8 +74,6 @@ def row_of(cfg: DictConfig, device: Device, scheduler: Scheduler, workload: Work
         "banner": workload.banner,
         "workload_notes": workload.notes,
     }
-    if not device.layout.uniform:
-        row["pool_unit"] = "bytes"
     row |= scheduler.allocator.facts()
     row |= summarize(recorder, table, device.capacity)
     prefix, shares = scheduler.prefix, scheduler.allocator.shares

@@ -112,8 +112,8 @@ def _books(sweep: Sweep, rows: list[dict[str, Any]]) -> Chart:
     figure.update_yaxes(autorange="reversed", automargin=True)
     figure.update_xaxes(range=[0, 100])
     when = "while requests waited for memory" if saturated else "over the whole run (no request waited for memory)"
-    return Chart("books", "Where the KV memory is", f"Every slot of the pool is in exactly one colour; mean {when}.",
-                 figure)  # fmt: skip
+    text = f"Every {sweep.unit[:-1]} of the pool is in exactly one colour; mean {when}."
+    return Chart("books", "Where the KV memory is", text, figure)
 
 
 def _latencies(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look]) -> Chart:
@@ -137,7 +137,7 @@ def _latencies(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look])
 
 
 def _over_time(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look]) -> Chart:
-    panels = (("num_seqs", "requests in the batch"), ("waiting", "requests waiting"), ("used", "KV slots in use, %"))
+    panels = (("num_seqs", "requests in the batch"), ("waiting", "requests waiting"), ("used", "KV pool in use, %"))
     figure = make_subplots(len(panels), 1, shared_xaxes=True, vertical_spacing=0.08,
                            subplot_titles=[title for _, title in panels])  # fmt: skip
     for row in rows:
