@@ -27,7 +27,7 @@ class OverWindows(AllocatorConformance):
     capacity, max_model_len, layout = 6000, 48, WINDOW
 
     def make(self, capacity: int, max_model_len: int) -> Allocator:
-        return VllmHybrid(capacity, max_model_len, self.layout, block_size=4)
+        return VllmHybrid(max(capacity, 100), max_model_len, self.layout, block_size=4)  # less hold no block
 
 
 class TestWindows(OverWindows):
@@ -50,7 +50,7 @@ class TestEverythingKept(OverWindows):
     capacity = 3000
 
     def make(self, capacity: int, max_model_len: int) -> Allocator:
-        return VllmHybrid(capacity, max_model_len, WINDOW, block_size=4, hybrid=False)
+        return VllmHybrid(max(capacity, 100), max_model_len, WINDOW, block_size=4, hybrid=False)
 
 
 @pytest.mark.parametrize("layout", [WINDOW, CHUNK, STATES, HALVES])

@@ -56,11 +56,12 @@ def why(sweep: Sweep) -> list[str]:
     """What the columns mean, and what is published of other set-ups."""
     return [
         "The pool is the same number of bytes for every allocator. `paged` keeps every token in every layer, as an "
-        "engine does whose hybrid manager is off; what its windows no longer read is “outside every window”.",
+        "engine does whose hybrid manager is off; what its windows no longer read is “outside every window”. States "
+        "have no place in its slots: room for those of `max_num_seqs` sequences is set aside.",
         "`dual_pool` is cut beforehand by the ratio that SGLang has by default (0.8 tokens of a window's pool for each "
         "of the full layers'), whatever the requests turn out to be: long ones leave the windows' pool empty.",
         "`vllm_hybrid` needs pages of one size, so it pads those of states and of short groups, and raises the block "
-        "until a page holds a state. `jenga` needs no padding, but a large page is one group's until all in it is free.",
+        "until a page holds a state. `jenga` pads nothing, but a large page is one group's until all in it is free.",
         "Published: Jenga (arXiv 2503.18292) tells up to 79.6 % more memory in use than vLLM before it had a hybrid "
         "manager, on other models, lengths and GPUs. " + _told(sweep),
     ]
