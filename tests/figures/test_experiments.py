@@ -63,6 +63,16 @@ JOBS = {
 
 
 # The searches of `chatbot` and `parallel_sampling`, and the sweeps of others, go the same ways.
+UNPUBLISHED = (
+    "capacity",
+    "knobs",
+    "schedulers",
+    "fragmentation",
+    "claims",
+    "prefix_cache",
+    "hybrid_memory",
+    "pool_size",
+)
 SLOW = {"request_rate", "knobs", "beam_search", "shared_prefix"}
 
 
