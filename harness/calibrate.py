@@ -63,8 +63,9 @@ def measure(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any
     print(
         f"{len(steps):,} steps; on every {HELD_BACK}th, not fitted, median |error| {row['error_median_pct']:.1f} %, "
         f"90th percentile {row['error_p90_pct']:.1f} %\n"
-        f"within a run {row['error_within_run_pct']:.1f} % (median over runs); runs took "
-        f"{row['drift_fastest_pct']:+.1f} to {row['drift_slowest_pct']:+.1f} % more time than it says (drift.png)\n"
+        f"at one pace of the machine {row['error_within_piece_pct']:.1f} % (within a tenth of a run; within a run "
+        f"{row['error_within_run_pct']:.1f} %); runs took {row['drift_fastest_pct']:+.1f} to "
+        f"{row['drift_slowest_pct']:+.1f} % more time than the model says (drift.png)\n"
         f"use it: device=simulated device.latency={folder}/latency.yaml"
     )
     return row
