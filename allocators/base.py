@@ -100,6 +100,9 @@ class Allocator(ABC):
         forks_share: whether `fork` of a sequence without a promise shares its slots, so that it takes none.
         host_capacity: slots of the host pool that `swap` moves sequences to; 0 = it can't.
         grain: units that are handed out together: a block, or 1.
+        step_tokens: most tokens of a sequence that are computed in one step.
+        null_blocks: blocks that nobody ever gets.
+        cuts: whether pieces of a prompt must end where `piece` says.
         total: what the books sum to, in the units of the layout.
     """
 
@@ -110,6 +113,8 @@ class Allocator(ABC):
     can_fork: bool = True
     forks_share: bool = False
     host_capacity: int = 0
+    null_blocks: int = 0
+    cuts: bool = False
 
     def __init__(self, capacity: int, max_model_len: int, kept: Sequence[Kept] = (SLOT,),
                  grids: Sequence[Grid] | None = None) -> None:  # fmt: skip
@@ -117,7 +122,7 @@ class Allocator(ABC):
             if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
                 raise ValueError(f"{key} must be a positive whole number of tokens, got {value!r}")
         self.capacity = self.total = capacity
-        self.max_model_len = max_model_len
+        self.max_model_len = self.step_tokens = max_model_len
         self.kept = tuple(kept)
         self.grain = self.block_size or 1
         self.grids = tuple(grids or [Grid(self.block_size, self.grain * max(each.token_units, 1)) for each in kept])
@@ -125,9 +130,10 @@ class Allocator(ABC):
         self.group_tables = [np.full((64, width), -1, dtype=np.int32) for width in widths]
         self.tables = self.group_tables[0]
         self.shares = self.shares or type(self).lookup is not Allocator.lookup
-        self._ledger = None if self.kept == (SLOT,) else Ledger(self.kept)
-        self._by_layer = self._ledger is not None  # whether layers keep different tokens
-        self.can_fork = self.can_fork and not self._by_layer
+        self._ledger: Ledger | None = None
+        self._by_layer = False  # whether layers keep different tokens
+        if self.kept != (SLOT,):
+            self.by_layers(self.kept)
         self._free_rows = list(range(63, -1, -1))
         self._dirty: set[int] = set()
         self._moves: list[Move] = []
@@ -166,20 +172,28 @@ class Allocator(ABC):
     def spans(self, holder: Holder) -> list[tuple[int, int]]:
         """(first slot, slots) of each run that `holder` holds, in token order, group after group."""
 
+    def fits(self, prompt: int, tokens: int, whole: bool, piece: int) -> bool:
+        """Whether a sequence that begins with `prompt` tokens and ends with `tokens` could be stored if it were alone.
+
+        Args:
+            whole: whether all of the prompt must fit before a piece of it is admitted.
+            piece: tokens of it that are computed in one step.
+        """
+        return self.footprint(tokens) is not None
+
     # ---- where layers keep different tokens -----------------------------------------------------------------------
+
+    def by_layers(self, kept: Sequence[Kept]) -> None:
+        """Keep the books of each group of layers by itself, though there may be one only."""
+        self._ledger, self._by_layer, self.can_fork = Ledger(kept), True, False
 
     def serve(self, layout: KVLayout, total: int) -> None:
         """Keep the tokens of a model with that layout, which this placement was made without: all, in every layer.
 
         Args:
-            total: units of the layout in the pool, what is left of it behind the last slot included.
-
-        Raises:
-            ValueError: it has states, for which this placement has no room.
+            total: units of the layout in the pool, what is left of it behind the last slot included; so is room for
+                the states of recurrent layers, which this placement does not hand out.
         """
-        if layout.state_bytes:
-            raise ValueError(f"{type(self).__name__} keeps tokens in slots and has no room for the states of recurrent "
-                             "layers")  # fmt: skip
         kept = layout.kept
         if kept != (SLOT,):
             self.kept, self.total, self._by_layer = kept, total, True
@@ -203,6 +217,21 @@ class Allocator(ABC):
         return int(behind(kept, np.array(live, dtype=np.int64)).sum())
 
     # ---- what schedulers call --------------------------------------------------------------------------------------
+
+    def expect_steps(self, tokens: int) -> None:
+        """A scheduler says how many tokens of a sequence it computes in one step at most."""
+        self.step_tokens = min(tokens, self.max_model_len)
+
+    def piece(self, holder: Holder, hit: Hit, count: int, most: int) -> int:
+        """How many of the next `count` tokens of a prompt are to be computed in one step; 0 = it has to wait.
+
+        Asked where this placement `cuts`.
+
+        Args:
+            hit: what is to be reused, of a sequence that waits.
+            most: tokens that it could be given at most in any step.
+        """
+        return count
 
     def lookup(self, holder: Holder, most: int) -> Hit:
         """How many of the first `most` tokens of a sequence could be reused if it were admitted now."""
@@ -526,10 +555,16 @@ class Allocator(ABC):
         if self._ledger is not None:
             return self._ledger.books()
         used, *others = self._books(None)[:6]
-        return [
+        live = sum([not holder.finished for holder in self._holders.values()])
+        groups = [
             [size * (used - unread), *[size * slots for slots in others], size * unread, 0, 0]
             for size, unread in [(kept.token_units, self.unread(kept)) for kept in self.kept]
         ]
+        for kept, columns in zip(self.kept, groups, strict=True):
+            if kept.state_units:
+                columns[1] = kept.state_units * (len(self._holders) - live)
+                columns[8] = kept.state_units * live
+        return groups
 
     def asked(self, ask: Ask) -> int:
         """What a pool without rounding would have to hold free for `ask`, in the units of the books."""

@@ -57,6 +57,16 @@ class Holder:
         return NO_KEYS
 
     @property
+    def prompt_tokens(self) -> int:
+        """Tokens it began with; its end, where nobody tells."""
+        return self.final
+
+    @property
+    def known_tokens(self) -> int:
+        """Tokens that are there to be computed: its prompt and its answer so far."""
+        return self.stored
+
+    @property
     def common_tokens(self) -> int:
         """Leading tokens that other sequences may begin with too; those behind them only this one can find again."""
         return self.stored
@@ -68,10 +78,12 @@ class Hit(NamedTuple):
     Attributes:
         tokens: its leading tokens that need not be computed.
         held: those of them in slots that some sequence holds now, so that taking them uses up no free slot.
+        found: what the placement that found it wants to be told again when it is claimed.
     """
 
     tokens: int = 0
     held: int = 0
+    found: object = None
 
 
 NO_HIT = Hit()
@@ -191,6 +203,16 @@ def unheld_columns(unheld: int, cached: int, asked: int | None) -> tuple[int, in
     """(fragmented, short, free): what no sequence holds, while the queue's head was refused `asked` slots."""
     free = unheld - cached
     return (0, 0, free) if asked is None else (free, 0, 0) if unheld >= asked else (0, free, 0)
+
+
+def check_block_size(size: int) -> None:
+    """See that blocks of so many tokens can be addressed.
+
+    Raises:
+        ValueError: it is neither a power of two up to 512 nor a multiple of 16.
+    """
+    if type(size) is not int or size <= 0 or (size % 16 and size not in (1, 2, 4, 8)):
+        raise ValueError(f"block_size must be a power of two from 1 to 512, or a multiple of 16, got {size!r}")
 
 
 def pieces(tokens: int, size: int, noun: str) -> str:

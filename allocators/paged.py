@@ -8,7 +8,7 @@ from typing import Literal
 
 from allocators.base import NO_HIT, Allocator, AllocatorError, Growth, Hit, Holder, Move, split
 from allocators.block_pool import BlockPool
-from allocators.books import pieces
+from allocators.books import check_block_size, pieces
 from allocators.forks import Forks
 from allocators.host import Host
 from allocators.layout import Kept
@@ -28,7 +28,7 @@ class Paged(Allocator):
     A promise covers the sequence it was made to, not its forks: those grow on demand.
 
     Args:
-        block_size: slots in a block, a power of two from 1 to 256.
+        block_size: slots in a block, a power of two from 1 to 512 or a multiple of 16.
         enable_prefix_caching: whether full blocks are kept and shared by their content (`Holder.block_hashes`).
         freed_blocks: where freed blocks without content join the free list, `front` (vLLM 0.33) or `back` (0.16 to
             0.20).
@@ -40,8 +40,7 @@ class Paged(Allocator):
 
     def __init__(self, capacity: int, max_model_len: int, block_size: int = 16, enable_prefix_caching: bool = False,
                  freed_blocks: Literal["front", "back"] = "front", host_slots: int = 0) -> None:  # fmt: skip
-        if type(block_size) is not int or block_size not in {1, 2, 4, 8, 16, 32, 64, 128, 256}:
-            raise ValueError(f"block_size must be a power of two from 1 to 256, got {block_size!r}")
+        check_block_size(block_size)
         if freed_blocks not in ("front", "back"):
             raise ValueError(f"freed_blocks must be front or back, got {freed_blocks!r}")
         if isinstance(host_slots, bool) or not isinstance(host_slots, int) or host_slots < 0:

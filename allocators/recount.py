@@ -27,6 +27,7 @@ class Recount:
         self.allocator = allocator
         self.by_layer = not allocator.by_slot  # else each group lies in the same slots
         self.kept = allocator.kept if self.by_layer else (Kept("slots", 1),)
+        self.forgets = self.by_layer and any(kept.reach or kept.state_units for kept in self.kept)
         sizes = [size for grid in allocator.grids for size in (grid.stride, grid.origin)]
         sizes += [size for kept in self.kept for size in (kept.token_units, kept.state_units)]
         self.cell = gcd(*sizes)

@@ -45,14 +45,28 @@ def build_allocator(cfg: DictConfig, capacity: int, asked: Collection[str] = (),
     if aware:
         arguments["layout"] = layout
     elif layout and not layout.uniform:
-        slots = capacity // max(layout.token_bytes, 1)
+        slots = _slots(cfg, layout, capacity)
     allocator: Allocator = _construct(cls, "allocator", capacity=slots, max_model_len=cfg.max_model_len, **arguments)
     if layout and not aware:
-        try:
-            allocator.serve(layout, capacity)
-        except ValueError as error:
-            raise HarnessError(f"allocator={cfg.allocator._target_}: {error}") from error
+        allocator.serve(layout, capacity)
     return Checked(allocator) if cfg.debug else allocator  # type: ignore[abstract]
+
+
+def _slots(cfg: DictConfig, layout: KVLayout, capacity: int) -> int:
+    """Slots for an allocator that knows no layout; room for the states of `max_num_seqs` sequences is set aside.
+
+    Raises:
+        HarnessError: nothing is left beside it.
+    """
+    lanes = cfg.scheduler.max_num_seqs if layout.state_bytes else 0
+    left = capacity - lanes * layout.state_bytes
+    if left < layout.token_bytes or left < 0:
+        raise HarnessError(
+            f"the states of scheduler.max_num_seqs={lanes} sequences take {lanes * layout.state_bytes:,} bytes, the KV "
+            f"pool has {capacity:,}; lower max_num_seqs, raise kv_bytes or kv_slots, or use an allocator that knows "
+            "layouts"
+        )
+    return left // layout.token_bytes if layout.token_bytes else lanes * cfg.max_model_len
 
 
 def build_scheduler(cfg: DictConfig, capacity: int, asked: Collection[str] = (),

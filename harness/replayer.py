@@ -156,12 +156,13 @@ class Replay:
 
     def _start(self, now: int, arrival: int | None) -> None:
         """Let the free engines start steps, or hear when they want to be woken."""
-        if self.source.closed and len(self.engines) > 1:  # what lands next, of steps that start now, may let one arrive
+        several = len(self.engines) > 1
+        if self.source.closed and several:  # what lands next, of steps that start now, may let one arrive
             arrival = now
         for at in sorted(self.free):
             engine = self.engines[at]
             self.alarms[at] = -1
-            lands = engine.start(self.clock, arrival)
+            lands = engine.start(self.clock, arrival, several)
             if lands is not None:
                 self.flying += 1
                 heappush(self.events, (lands, LANDING, at))

@@ -69,6 +69,7 @@ class Scheduler(ABC):
         order: the order that `policy` means, and `line`, how the queue is kept in it.
         predict: who tells how long a step would take, see `estimate`; set by whoever runs the scheduler.
         prefix: tokens looked for and found in the pool at admission.
+        piece_tokens: tokens of a prompt that are computed in one step, while others are there.
         reserve_full_isl: whether all tokens of a sequence must fit at admission, though only a piece is computed.
         ahead: whether it may be asked for the next step before the one under way is completed; then it passes over a
             sequence that has nothing left to compute.
@@ -76,6 +77,7 @@ class Scheduler(ABC):
 
     reserve_full_isl = True
     several_answers = True  # whether it serves requests with n > 1
+    cuts_pieces = False  # whether its pieces of a prompt end where the allocator wants them to
     ahead = False
 
     def __init__(self, allocator: Allocator, reservation: Reservation, *, max_model_len: int, max_num_seqs: int = 256,
@@ -95,8 +97,14 @@ class Scheduler(ABC):
         self.reservation = reservation
         self.max_model_len = max_model_len
         self.max_num_seqs = max_num_seqs
-        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_num_batched_tokens = self.piece_tokens = max_num_batched_tokens
         self.chunked_prefill = chunked_prefill
+        if allocator.cuts and not self.cuts_pieces:
+            raise ValueError(
+                f"{type(self).__name__} computes prompts in pieces of any length, but states are kept for reuse at the "
+                "ends of blocks only: use scheduler=vllm_v1, or allocator.enable_prefix_caching=false"
+            )
+        allocator.expect_steps(max_num_batched_tokens)
         unit = allocator.grain  # whole blocks, rounded down, as vLLM does
         spare = int(watermark * (allocator.capacity // unit)) * unit
         self.spare = spare if reservation is on_demand else 0
@@ -214,8 +222,13 @@ class Scheduler(ABC):
         total = self.end_of(request)
         if total > self.max_model_len:
             return f"prompt + output = {total} tokens > max_model_len = {self.max_model_len}"
-        stored = max(self.reservation(request, self.max_model_len), total - 1)
-        if self.allocator.footprint(stored) is None:
+        promise = self.reservation(request, self.max_model_len)
+        stored = max(promise, total - 1)
+        if promise:
+            fits = self.allocator.footprint(stored) is not None
+        else:
+            fits = self.allocator.fits(request.prompt_len, stored, self.reserve_full_isl, self.piece_tokens)
+        if not fits:
             promised = f", promised to a request of {total - 1}," if stored > total - 1 else ""
             takes = self.allocator.takes(stored)
             return f"{stored} tokens{promised} never fit the KV pool of {self.allocator.capacity} slots" + (
@@ -287,6 +300,10 @@ class Scheduler(ABC):
             if not self.chunked_prefill:
                 return None
             count = budget
+        if self.allocator.cuts:
+            count = self.allocator.piece(seq, hit, count, limit or self.max_num_batched_tokens)
+            if not count:
+                return None
         return Ask(
             tokens=hit.tokens + count,
             promise=self.reservation(seq.request, self.max_model_len),

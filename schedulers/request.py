@@ -155,6 +155,14 @@ class Sequence(Holder):
         return self.chain.tokens
 
     @property
+    def prompt_tokens(self) -> int:
+        return self.request.prompt_len
+
+    @property
+    def known_tokens(self) -> int:
+        return self.num_tokens
+
+    @property
     def common_tokens(self) -> int:
         """Its prompt and its answer as far as they are known, but of an answer that goes on only whole pieces."""
         request = self.request

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from allocators.base import NO_HIT
 from schedulers.base import Scheduler, decodes_next
 from schedulers.orders import Priority
 from schedulers.quiet import Quiet
@@ -34,6 +35,7 @@ class VllmV1(Scheduler):
     ahead = True
 
     several_answers = False
+    cuts_pieces = True
 
     def __init__(self, *args: Any, chunked_prefill: bool = True, watermark: float = 0.0,
                  long_prefill_token_threshold: int = 0, scheduler_reserve_full_isl: bool = True,
@@ -46,11 +48,13 @@ class VllmV1(Scheduler):
         if str(version) not in VERSIONS:
             raise ValueError(f"scheduler.version must be {' or '.join(VERSIONS)}, got {version!r}")
         self.long_prefill_token_threshold = long_prefill_token_threshold
+        self.piece_tokens = min(long_prefill_token_threshold or self.piece_tokens, self.piece_tokens)
         self.reserve_full_isl = scheduler_reserve_full_isl
         self.version = str(version)
         if self.spare and self.allocator.block_size:
             unit = self.allocator.grain
-            self.spare = int(watermark * (self.allocator.capacity // unit + 1)) * unit
+            blocks = self.allocator.capacity // unit + 1 - self.allocator.null_blocks
+            self.spare = int(watermark * blocks) * unit
 
     def schedule(self, now: int) -> Batch:
         batch, limit = Batch(now=now), self._limit()
@@ -101,6 +105,8 @@ class VllmV1(Scheduler):
             count = seq.num_tokens - seq.stored
             if count > 1:
                 count = min(count, limit or count, budget, self.max_model_len - seq.stored - 1)
+                if count > 0 and self.allocator.cuts:
+                    count = self.allocator.piece(seq, NO_HIT, count, limit or self.max_num_batched_tokens)
             if count < 1 or seq.row < 0:  # it waits for its token, or was preempted; those behind it need not
                 continue
             tokens = seq.stored + count

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 import transformers.utils
@@ -19,6 +19,10 @@ import transformers.utils.import_utils
 from kvlab_kernels.addresses import Addresses
 from kvlab_kernels.dispatch import Backend
 from kvlab_kernels.scores import Scores
+
+if TYPE_CHECKING:
+    from harness.runner.dense import Row
+    from harness.runner.recurrent import Mixer, Mixing
 
 # `transformers` offers to fetch kernels through a package that has the name of our own folder: it must not try.
 transformers.utils.is_kernels_available = transformers.utils.import_utils.is_kernels_available = (
@@ -112,6 +116,9 @@ class Attending(Protocol):
                   mask: Any, options: dict[str, Any]) -> torch.Tensor:  # fmt: skip
         """``[1, T, Hq, Dv]`` of query ``[1, Hq, T, D]``, key and value ``[1, Hkv, T, D or Dv]``."""
 
+    def mixer(self, module: torch.nn.Module, hidden: torch.Tensor, options: dict[str, Any]) -> torch.Tensor | None:
+        """What a recurrent module makes of ``[1, T, C]``; None = it shall do that by itself."""
+
 
 CURRENT: ContextVar[Attending | None] = ContextVar("kvlab", default=None)
 
@@ -159,6 +166,8 @@ class StepContext:
         decode: addresses of the decoding lanes (one query each), None without any.
         prefill: addresses of the prompt chunks, None without any.
         query_starts: ``[chunks + 1]`` int32, where each chunk begins among the tokens after the decoding lanes.
+        rows: of a model with its own attention, what is computed together; see `harness.runner.dense`.
+        states: what recurrent layers need to know of it; None without any.
         max_decode, max_prefill, max_query: host-known bounds of lengths, so that no kernel has to ask the device.
     """
 
@@ -169,6 +178,8 @@ class StepContext:
     decode: Addresses | None = None
     prefill: Addresses | None = None
     query_starts: torch.Tensor | None = None
+    rows: list[Row] | None = None
+    states: Mixing | None = None
     max_decode: int = 0
     max_prefill: int = 0
     max_query: int = 0
@@ -177,12 +188,21 @@ class StepContext:
                   mask: Any, options: dict[str, Any]) -> torch.Tensor:  # fmt: skip
         return attend(self, query, key, value, self.calls.index(module, key))
 
+    def mixer(self, module: torch.nn.Module, hidden: torch.Tensor, options: dict[str, Any]) -> torch.Tensor | None:
+        return mix(self, hidden, self.calls.mixer_index(module))
+
 
 class Calls:
-    """The calls of the attention function in a forward pass, in order."""
+    """The calls of the attention function in a forward pass, in order, and its recurrent modules.
+
+    Attributes:
+        most: of a model with its own attention, tokens of context that a row may have; 0 = its attention is ours.
+    """
 
     def __init__(self) -> None:
+        self.most = 0
         self.all: list[Call] = []
+        self.mixers: list[Mixer] = []
         self._index: dict[tuple[int, int], int] = {}
 
     def add(self, module: torch.nn.Module, call: Call) -> None:
@@ -192,6 +212,10 @@ class Calls:
     def index(self, module: torch.nn.Module, key: torch.Tensor) -> int:
         """Which call this is."""
         return self._index[id(module), layer_of(key)]
+
+    def mixer_index(self, module: torch.nn.Module) -> int:
+        """Which of the mixers a module is."""
+        return next(i for i, mixer in enumerate(self.mixers) if mixer.module is module)
 
 
 def label(key: torch.Tensor, layer: int) -> None:
@@ -215,9 +239,20 @@ def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: int, width: int) 
     return q.new_empty(q.shape[0], q.shape[2], q.shape[1], width)
 
 
+@torch.library.custom_op("kvlab::mixer", mutates_args=())
+def mark_mixer(hidden: torch.Tensor, mixer: int, width: int) -> torch.Tensor:
+    """``[1, T, width]``; it stands in a traced model for `mix`, and is never run."""
+    raise NotImplementedError("a mark in a traced model")
+
+
+@mark_mixer.register_fake
+def _(hidden: torch.Tensor, mixer: int, width: int) -> torch.Tensor:
+    return hidden.new_empty(hidden.shape[0], hidden.shape[1], width)
+
+
 @dataclass(slots=True)
 class Tracing:
-    """Attention leaves a mark instead of being computed."""
+    """Attention and mixers leave marks instead of being computed."""
 
     calls: Calls
 
@@ -225,6 +260,17 @@ class Tracing:
                   mask: Any, options: dict[str, Any]) -> torch.Tensor:  # fmt: skip
         call = self.calls.index(module, key)
         return torch.ops.kvlab.attention(query, key, value, call, self.calls.all[call].width(value))
+
+    def mixer(self, module: torch.nn.Module, hidden: torch.Tensor, options: dict[str, Any]) -> torch.Tensor | None:
+        index = self.calls.mixer_index(module)
+        return torch.ops.kvlab.mixer(hidden, index, self.calls.mixers[index].width)
+
+
+def mix(step: StepContext, hidden: torch.Tensor, mixer: int, width: int = 0) -> torch.Tensor:
+    """``[1, T, width]`` of ``[1, T, C]``: what a recurrent module makes of a packed row."""
+    if step.states is None:
+        raise RuntimeError("a step of a recurrent model that says nothing of states")
+    return step.states.mix(hidden, mixer)
 
 
 def attend(step: StepContext, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: int,

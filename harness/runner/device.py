@@ -50,7 +50,17 @@ class Loaded:
     step: Step
 
     def runner(self, allocator: Allocator) -> TorchModelRunner:
-        """A runner with an empty pool for `allocator`."""
+        """A runner with an empty pool for `allocator`.
+
+        Raises:
+            HarnessError: it does what is not modelled for this model.
+        """
+        who = f"model {self.model.config.model_type}"
+        if self.probed.calls.mixers and allocator.shares:
+            raise HarnessError(f"{who}: of its recurrent layers no state is kept for a prefix, so none can be shared; "
+                               "use an allocator without prefix caching")  # fmt: skip
+        if not allocator.by_slot:
+            raise HarnessError(f"{who}: {type(allocator).__name__} places layers apart, which is simulated only")
         pool = KVPool(self.probed, allocator.capacity + 1, self.dtype, self.device)
         size = self.vocabulary
         return TorchModelRunner(
@@ -119,6 +129,7 @@ def _load(key: str) -> Loaded:
         raise HarnessError(f"model {model.config.model_type}: the Triton kernels have no windows, chunks, soft caps, "
                            "sinks or latents; device.kernels=torch has them")  # fmt: skip
     layout = probed.layout(dtype.itemsize)
+    facts["attention"] = "the model's own, over a dense mask: slow" if probed.calls.most else "ours"
     loaded = Loaded(device, dtype, model, probed, layout, backend, cfg.seed, facts, as_it_is(model))
     facts["check"] = checked(model, backend, cfg.device.get("check", "auto"))
     if device.type == "cpu":
@@ -131,6 +142,8 @@ def _load(key: str) -> Loaded:
 
 def _flatten(loaded: Loaded, wanted: bool | str) -> dict[str, Any]:
     """Replace the model by what was traced from it, where that works and says the same of made-up steps."""
+    if loaded.probed.calls.most:
+        return {"flattened": False, "flattened_reason": "the model's own attention is called as it is"}
     if wanted is False:
         return {"flattened": False, "flattened_reason": "as configured"}
     steps = [prefill_of([9, 15]), decode_of(3, 7), decode_of(1, 7)]

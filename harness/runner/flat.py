@@ -16,11 +16,13 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from harness.runner.attention import Calls, StepContext, Tracing, attend, standing
+from harness.runner.attention import Calls, StepContext, Tracing, attend, mix, standing
 from harness.runner.cache import PackedCache, forward_of
+from harness.runner.dense import through
 from harness.runner.fusion import fuse, overwrite
 
 aten = torch.ops.aten
+MARKS = {torch.ops.kvlab.attention.default: "attend", torch.ops.kvlab.mixer.default: "mix"}
 # (ids [T], positions [T], due [n]: which of them, all int64; where everything lies) -> logits [n, vocabulary]
 Step = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, StepContext], torch.Tensor]
 
@@ -30,6 +32,8 @@ def as_it_is(model: Any) -> Step:
     forward = forward_of(model)
 
     def step(ids: torch.Tensor, positions: torch.Tensor, due: torch.Tensor, context: StepContext) -> torch.Tensor:
+        if context.rows is not None:
+            return through(forward, context.rows, ids, positions, due, context)
         with standing(context):
             return forward(ids, positions, due, PackedCache(positions))
 
@@ -88,7 +92,7 @@ def _is_no_op(node: Node) -> bool:
 
 def _written_out(traced: GraphModule) -> Step:
     """The graph as the source of a Python function, one line per operation, compiled."""
-    names: dict[str, Any] = {"attend": attend, "inf": float("inf"), "nan": float("nan")}
+    names: dict[str, Any] = {"attend": attend, "mix": mix, "inf": float("inf"), "nan": float("nan")}
     lines: list[str] = []
     last_use = {source: node for node in traced.graph.nodes for source in node.all_input_nodes}
     inputs = [node.name for node in traced.graph.nodes if node.op == "placeholder"]
@@ -110,8 +114,8 @@ def _written_out(traced: GraphModule) -> Step:
         elif node.op == "output":
             lines.append(f"return {shown(node.args[0])}")
         elif node.op == "call_function":
-            if node.target is torch.ops.kvlab.attention.default:
-                call = f"attend({inputs[-1]}, {arguments})"
+            if node.target in MARKS:
+                call = f"{MARKS[node.target]}({inputs[-1]}, {arguments})"
             else:
                 name = "call_" + getattr(node.target, "__name__", "function").replace(".", "_")
                 names[name] = _direct(node.target)

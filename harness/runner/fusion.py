@@ -25,7 +25,8 @@ IN_PLACE: dict[Any, Callable[..., torch.Tensor]] = {
 }
 # Operations whose result has memory of its own, and those that look at their first argument's in another shape.
 MAKERS = {aten.linear.default, aten.addmm.default, aten.mm.default, aten.layer_norm.default, aten.embedding.default,
-          aten.gelu.default, torch.ops.kvlab.attention.default, *IN_PLACE, *IN_PLACE.values()}  # fmt: skip
+          aten.gelu.default, torch.ops.kvlab.attention.default, torch.ops.kvlab.mixer.default,
+          *IN_PLACE, *IN_PLACE.values()}  # fmt: skip
 VIEWS = {aten.view.default, aten.transpose.int, aten.unsqueeze.default}
 
 

@@ -8,6 +8,7 @@ import torch
 
 from harness.errors import HarnessError
 from harness.runner.probe import Probed
+from harness.runner.states import StatePool
 
 Shape = tuple[int, int]  # heads and width
 
@@ -23,6 +24,7 @@ class KVPool:
         buffers: each ``[L, planes, slots, heads, width]``: keys and values of alike layers in two planes, or, where the
             two differ in shape, keys in one buffer and values in another; of latents one plane.
         layers: of each layer, its keys ``[slots, Hkv, D]`` and values ``[slots, Hkv, Dv]``.
+        states: of recurrent layers, by sequence.
 
     Raises:
         HarnessError: there is no memory for it.
@@ -30,6 +32,7 @@ class KVPool:
 
     def __init__(self, probed: Probed, slots: int, dtype: torch.dtype, device: torch.device) -> None:
         self.slots, self.device = slots, device
+        self.states = StatePool(probed.calls.mixers, device)
         self.buffers: list[torch.Tensor] = []
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,14 @@ def plain_config(model: Any) -> Any:
 def positions_of(config: Any) -> int | None:
     """How many positions a model has; None where it sets no limit."""
     try:
-        return getattr(config.get_text_config(), "max_position_embeddings", None)
+        text = config.get_text_config()
+        return getattr(text, "max_position_embeddings", None) or getattr(text, "max_seq_len", None)
     except NotImplementedError:  # how some say that they have none
         return None
 
 
 def build_model(model: Mapping[str, Any], config: Any, device: Any, dtype: Any, seed: int) -> Any:
-    """The model in eval mode on `device`, its attention replaced by ours.
+    """The model in eval mode on `device`, its attention replaced by ours if it lets it be.
 
     Raises:
         HarnessError: the weights can't be reached, the architecture has no causal LM, or its config makes no model.
@@ -65,35 +66,44 @@ def build_model(model: Mapping[str, Any], config: Any, device: Any, dtype: Any, 
     import torch
     from transformers import AutoModelForCausalLM
 
-    from harness.runner.attention import NAME
     from harness.runner.refusals import refuse_tokens
 
     path = model.get("path")
     try:
         refuse_tokens(config)
         if path:
-            built = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=NAME)
+            built = _ours_or_its_own(
+                lambda name: AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=name)
+            )
         else:
             config.initializer_range = config.init_std = model["init_std"]
             on_cuda = [device] if device.type == "cuda" else []
             with torch.random.fork_rng(devices=on_cuda), device:
                 torch.manual_seed(seed)
-                built = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=NAME)
+                built = _ours_or_its_own(
+                    lambda name: AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=name)
+                )
     except HarnessError:
         raise
     except (OSError, ValueError, ImportError) as error:
         raise HarnessError(f"model {path or config.model_type} can't be loaded: {_first_line(error)}") from error
-    except KeyError as error:
-        if error.args != (NAME,):
-            raise
-        raise HarnessError(
-            f"model {config.model_type}: chooses its attention among classes of its own, not through the attention "
-            "interface, which is not served"
-        ) from error
     except Exception as error:  # what a config makes of a model that does not check it
         told = f"{type(error).__name__}: {_first_line(error)}"
         raise HarnessError(f"model {path or config.model_type} can't be built from its config: {told}") from error
     return built.to(device).eval().requires_grad_(False)
+
+
+def _ours_or_its_own(build: Callable[[str], Any]) -> Any:
+    """A model with our attention; with its own where it chooses that among classes (see `harness.runner.dense`)."""
+    from harness.runner.attention import NAME
+    from harness.runner.dense import OWN
+
+    try:
+        return build(NAME)
+    except KeyError as error:
+        if error.args != (NAME,):
+            raise
+        return build(OWN)
 
 
 def turn_weights(model: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ class Packed:
         ids, positions, slots: ``[T]`` int64.
         rows, lengths: ``[lanes + chunks]`` int32.
         query_starts: ``[chunks + 1]`` int32.
+        states: ``[lanes + chunks]`` int64, rows of recurrent states; None = those of the tables.
         due: ``[n]`` int64, packed positions whose logits are needed, in the order of `order`.
         order: for each due position, the index of its sequence in the batch.
     """
@@ -30,14 +32,17 @@ class Packed:
     lanes: int
     due: np.ndarray
     order: list[int]
+    states: np.ndarray | None = None
 
 
-def pack(batch: Batch, tables: np.ndarray, block_size: int, scratch: int) -> Packed:
+def pack(batch: Batch, tables: np.ndarray, block_size: int, scratch: int,
+         state_row: Callable[[Sequence], int] | None = None) -> Packed:  # fmt: skip
     """Pack a batch.
 
     Args:
         tables: ``[R, W]`` int32 rows of the allocator.
         scratch: the slot that finished lanes write to.
+        state_row: in which row the recurrent states of a sequence are; None without any.
     """
     seqs, counts = batch.seqs, batch.counts
     decoding = [i for i, count in enumerate(counts) if count == 1]
@@ -69,7 +74,8 @@ def pack(batch: Batch, tables: np.ndarray, block_size: int, scratch: int) -> Pac
                 due.append(end - 1)
                 order.append(i)
         ids, positions, slots = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return Packed(ids, positions, slots, rows, lengths, query_starts, lanes, np.array(due, np.int64), order)
+    states = np.fromiter(map(state_row, all_seqs), np.int64, len(all_seqs)) if state_row else None
+    return Packed(ids, positions, slots, rows, lengths, query_starts, lanes, np.array(due, np.int64), order, states)
 
 
 def slots_of(tables: np.ndarray, block_size: int, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:

@@ -13,19 +13,29 @@ from typing import Any
 
 import torch
 from kvlab_kernels.scores import PLAIN, Scores
+from transformers.cache_utils import LinearAttentionLayer
 
-from allocators.layout import KVLayout, LayerGroup
+from allocators.layout import Kind, KVLayout, LayerGroup, State
 from harness.errors import HarnessError
 from harness.runner.attention import Call, Calls, Latent, Mask, MaskMisused, layer_of, standing
 from harness.runner.cache import PackedCache, forward_of
+from harness.runner.dense import MOST, OWN, refuses
 from harness.runner.latent import absorb
+from harness.runner.model import positions_of
+from harness.runner.recurrent import MOST_STATES, Mixer, intercept, own_forward, try_out
 
 TOKENS = 6  # of the probe
 # Options of an attention function that change no number outside training, or that stand in the mask as well.
 WITHOUT_EFFECT = {"dropout", "position_ids", "use_cache", "output_router_logits", "output_attentions", "is_causal",
                   "cache_position", "output_hidden_states", "return_dict", "training"}  # fmt: skip
-LINEAR = "keeps a recurrent state, which is not served"
-OWN_ATTENTION = "computes attention by itself, not through the attention interface, which is not served"
+# What a recurrent module may be handed and does not need: rows hold no padding, and its cache is another one.
+WITHOUT_MEANING = {"cache", "past_key_values", "cache_params", "attention_mask", "position_ids", "cache_position"}
+BOTH_IN_ONE = "keeps keys and a recurrent state in one module, which is not modelled"
+OWN_ATTENTION = "computes attention by itself, not through the attention interface"
+
+
+class OwnAttentionError(HarnessError):
+    """A model attends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,12 @@ class Stored:
     def pair(self) -> tuple[tuple[int, int], tuple[int, int]]:
         return self.key, self.value
 
+    def group(self, scores: Scores, element_bytes: int) -> LayerGroup:
+        """What a layer keeps whose queries see what `scores` say."""
+        kind: Kind = "window" if scores.window else "chunk" if scores.chunk else "latent" if self.rank else "full"
+        value_width = 0 if self.rank else self.value[0] * self.value[1] // self.key[0]
+        return LayerGroup(kind, (), *self.key, value_width, element_bytes, scores.reach)
+
     @property
     def elements(self) -> int:
         return sum(heads * width for heads, width in (self.pair[:1] if self.rank else self.pair))
@@ -55,7 +71,7 @@ class Probed:
 
     Attributes:
         layers: what each layer stores of a token, of those that store any.
-        calls: how it attends.
+        calls: how it attends, and its recurrent modules.
     """
 
     layers: dict[int, Stored] = field(default_factory=dict)
@@ -66,15 +82,16 @@ class Probed:
         return sum(stored.elements for stored in self.layers.values())
 
     def layout(self, element_bytes: int) -> KVLayout:
-        """The same in the words of the pool: layers that store alike are a group, and keep all tokens."""
-        alike: dict[Stored, list[int]] = {}
+        """The same in the words of the pool: layers that keep alike are a group."""
+        alike: dict[LayerGroup, list[int]] = {}
+        seen = {call.layer: call.scores for call in self.calls.all}
         for number, stored in sorted(self.layers.items()):
-            alike.setdefault(stored, []).append(number)
-        return KVLayout(tuple(
-            LayerGroup("latent" if stored.rank else "full", tuple(numbers), *stored.key,
-                       0 if stored.rank else stored.value[0] * stored.value[1] // stored.key[0], element_bytes)
-            for stored, numbers in alike.items()
-        ))  # fmt: skip
+            alike.setdefault(stored.group(seen.get(number, PLAIN), element_bytes), []).append(number)
+        for mixer in self.calls.mixers:
+            states = tuple(State(state.shape, state.dtype.itemsize) for state in mixer.states)
+            alike.setdefault(LayerGroup("state", (), states=states), []).append(mixer.layer)
+        groups = sorted((group.of(tuple(layers)) for group, layers in alike.items()), key=lambda group: group.layers[0])
+        return KVLayout(tuple(groups))
 
 
 def probe(model: Any) -> Probed:
@@ -83,11 +100,47 @@ def probe(model: Any) -> Probed:
     Raises:
         HarnessError: something of it is not modelled.
     """
+    latents = absorb(model)
+    try:
+        probing = _pass(model, latents)
+    except OwnAttentionError as error:
+        return _with_its_own(model, error)
+    for module in probing.mixers.values():
+        intercept(module)
+    if probing.mixers:  # to see what those that were found are handed
+        probing = _pass(model, latents)
+    try:
+        probing.finish()
+    except OwnAttentionError as error:
+        return _with_its_own(model, error)
+    return probing.probed
+
+
+def _with_its_own(model: Any, error: OwnAttentionError) -> Probed:
+    """What a model keeps that attends by itself; whether a row of several sequences is right is for a check to say.
+
+    Raises:
+        HarnessError: it can be seen that it is not.
+    """
+    model.set_attn_implementation(OWN)
+    wrong = refuses(model)
+    if wrong:
+        raise HarnessError(f"{error}; and it {wrong}, so its sequences can't share a row")
+    probing = _pass(model, {})
+    probed = probing.probed
+    if probing.mixers or not probed.layers or probed.calls.all:
+        raise error
+    probed.calls.most = positions_of(model.config) or MOST
+    return probed
+
+
+def _pass(model: Any, latents: dict[int, Latent]) -> _Probing:
+    """One forward pass, watched."""
     before = _tensors_in(model)
     device = next(model.parameters()).device
     ids = torch.arange(TOKENS, device=device) % model.config.get_text_config().vocab_size
     positions = torch.arange(TOKENS, device=device)
-    probing = _Probing(model, absorb(model))
+    probing = _Probing(model, latents)
     forward = forward_of(model)
     try:
         with torch.inference_mode(), standing(probing), probing.watched():
@@ -95,15 +148,14 @@ def probe(model: Any) -> Probed:
     except HarnessError:
         raise
     except MaskMisused as error:
-        raise probing.refused(OWN_ATTENTION) from error
+        raise OwnAttentionError(str(probing.refused(OWN_ATTENTION))) from error
     except Exception as error:  # a model can meet anything
         told = str(error).strip().split("\n")[0]
         raise probing.refused(f"its forward pass fails: {type(error).__name__}: {told}") from error
-    probing.finish()
     for module, name, _ in _tensors_in(model) - before:
         raise probing.refused(f"keeps {name} in itself from one step to the next, which is not modelled",
                               getattr(module, "layer_idx", None), type(module).__name__)  # fmt: skip
-    return probing.probed
+    return probing
 
 
 def _tensors_in(model: Any) -> set[tuple[torch.nn.Module, str, int]]:
@@ -119,7 +171,9 @@ class _Probing:
         self.model_type, self.latents = model.config.model_type, latents
         self.probed = Probed()
         self.running: list[torch.nn.Module] = []
-        self._stored_by: dict[int, str] = {}  # the class of the module that stores, by layer
+        self.mixers: dict[int, torch.nn.Module] = {}  # by layer, the innermost module that sees all of its states
+        self.entered: dict[int, tuple[int, dict[str, Any]]] = {}  # by mixer: channels and options it is called with
+        self._stored_by: dict[int, tuple[torch.nn.Module, ...]] = {}  # the modules that store, by layer
         self._attended: set[int] = set()
 
     @contextmanager
@@ -151,7 +205,7 @@ class _Probing:
             raise self.refused("caches keys twice in a step, which is not modelled", layer)
         (_, key_heads, _, key_width), (_, value_heads, _, value_width) = key.shape, value.shape
         self.probed.layers[layer] = Stored((key_heads, key_width), (value_heads, value_width))
-        self._stored_by[layer] = type(self.running[-1]).__name__
+        self._stored_by[layer] = tuple(self.running)
 
     def attention(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                   mask: Any, options: dict[str, Any]) -> torch.Tensor:  # fmt: skip
@@ -199,13 +253,43 @@ class _Probing:
         scores = Scores(kind.window, kind.chunk, float(softcap), sinks)
         return float(scale), PLAIN if scores.are_plain else scores
 
+    def keeps_state(self, layer: int) -> None:
+        """Whatever runs deals with the state of a layer."""
+        before, running = self.mixers.get(layer), self.running
+        if before is not None and before in running:
+            return
+        outer = [module for module in running if before is None or any(inner is before for inner in module.modules())]
+        self.mixers[layer] = outer[-1]
+
+    def mixer(self, module: torch.nn.Module, hidden: torch.Tensor, options: dict[str, Any]) -> torch.Tensor | None:
+        handed = {name: value for name, value in options.items() if value is not None and name not in WITHOUT_MEANING}
+        tensors = sorted(name for name, value in handed.items() if not isinstance(value, bool | int | float | str))
+        if tensors:
+            raise self.refused(f"its recurrent layer is handed {', '.join(tensors)}, which is not modelled")
+        self.entered[id(module)] = hidden.shape[-1], handed
+        return None
+
     def finish(self) -> None:
-        """After the pass: has everything that was stored been attended to by us?"""
+        """After the pass: has everything that was stored been attended to by us, and what do its mixers keep?"""
         alone = [layer for layer in self.probed.layers if layer not in self._attended]
         if alone:
-            raise self.refused(OWN_ATTENTION, alone[0], self._stored_by[alone[0]])
-        if not self.probed.layers:
+            where = alone[0], type(self._stored_by[alone[0]][-1]).__name__
+            raise OwnAttentionError(str(self.refused(OWN_ATTENTION, *where)))
+        if not self.probed.layers and not self.mixers:
             raise self.refused("nothing is cached: it has no attention, or keeps its past elsewhere")
+        modules = {id(module) for module in self.mixers.values()}
+        if len(modules) < len(self.mixers):
+            raise self.refused("uses one recurrent module in several layers, which is not modelled")
+        for layer, stack in self._stored_by.items():
+            if any(id(module) in modules for module in stack):
+                raise self.refused(BOTH_IN_ONE, layer, type(stack[-1]).__name__)
+        with torch.inference_mode():
+            for layer, module in sorted(self.mixers.items()):
+                channels, options = self.entered[id(module)]
+                mixer = Mixer(module, layer, own_forward(module), options=options)
+                if wrong := try_out(mixer, channels):
+                    raise self.refused(wrong, layer, type(module).__name__)
+                self.probed.calls.mixers.append(mixer)
 
 
 class _ProbeCache(PackedCache):
@@ -214,24 +298,32 @@ class _ProbeCache(PackedCache):
     def __init__(self, probing: _Probing, positions: torch.Tensor) -> None:
         super().__init__(positions)
         self.probing = probing
+        self._states: dict[int, LinearAttentionLayer] = {}
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any,
                **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
         self.probing.store(key_states, value_states, layer_idx)
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
+    def _layer(self, layer: int) -> LinearAttentionLayer:
+        self.probing.keeps_state(layer)
+        return self._states.setdefault(layer, LinearAttentionLayer(MOST_STATES))
+
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Any:
-        raise self.probing.refused(LINEAR, layer_idx)
+        return self._layer(layer_idx).conv_states[state_idx]
 
     def update_conv_state(self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> Any:
-        raise self.probing.refused(LINEAR, layer_idx)
+        return self._layer(layer_idx).update_conv_state(conv_states, state_idx, **kwargs)
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Any:
-        raise self.probing.refused(LINEAR, layer_idx)
+        return self._layer(layer_idx).recurrent_states[state_idx]
 
     def update_recurrent_state(self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0,
                                **kwargs: Any) -> Any:  # fmt: skip
-        raise self.probing.refused(LINEAR, layer_idx)
+        return self._layer(layer_idx).update_recurrent_state(recurrent_states, state_idx, **kwargs)
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        return False
 
     def update_indexer(self, indexer_key_states: torch.Tensor, layer_idx: int) -> Any:
         raise self.probing.refused("chooses what it attends to by an index, which is not modelled", layer_idx)

@@ -23,6 +23,7 @@ from harness.runner.pool import pool_units
 from harness.runner.simulated import SimulatedModelRunner
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+KV_BYTES = {"fp8": 1, "int8": 1}
 
 
 def open_device(cfg: DictConfig, asked: Collection[str] = ()) -> SimulatedDevice:
@@ -91,7 +92,8 @@ class SimulatedDevice:
     @cached_property
     def layout(self) -> KVLayout:
         """What the model keeps."""
-        return layout_of(self.model, self.element_bytes, tensor_parallel=self.devices)
+        kv_bytes = KV_BYTES.get(self.cfg.device.get("kv_dtype"))
+        return layout_of(self.model, self.element_bytes, kv_bytes, tensor_parallel=self.devices)
 
     @cached_property
     def weights(self) -> Weights:

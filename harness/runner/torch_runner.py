@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,15 @@ from kvlab_kernels.dispatch import Backend
 from allocators.base import Allocator
 from harness.runner.attention import Calls, StepContext
 from harness.runner.base import StepResult
+from harness.runner.dense import rows_of
 from harness.runner.flat import Step, as_it_is
 from harness.runner.graphs import Capture, DecodeGraphs, padded_sizes
 from harness.runner.kv_pool import KVPool
 from harness.runner.moves import Moves
 from harness.runner.packing import Packed, pack
+from harness.runner.recurrent import Lanes, Mixing
 from harness.runner.sampling import branches_of
+from harness.runner.states import StateRows
 from schedulers.group import Branch
 from schedulers.request import Batch, Request
 
@@ -54,6 +58,7 @@ class TorchModelRunner:
         self.logits: torch.Tensor | None = None
         self.graphs: DecodeGraphs | None = None
         self._tables = _Tables(allocator, self.device)
+        self._states = StateRows(pool.states) if calls.mixers else None
         self._moves = Moves(pool.buffers, allocator.host_capacity, backend)
 
     @torch.inference_mode()
@@ -64,7 +69,10 @@ class TorchModelRunner:
                 seq.prompt = self.prompt_of(seq.request)
         if batch.moves:
             self._moves.run(batch.moves)
-        packed = pack(batch, self.allocator.tables, self.allocator.block_size, self.scratch)
+        if self._states:
+            self._states.enter(batch)
+        where = self._states.__getitem__ if self._states else None
+        packed = pack(batch, self.allocator.tables, self.allocator.block_size, self.scratch, where)
         if self.graphs and self.graphs.takes(packed):
             self._tables.current()
             logits = self.graphs.run(packed)
@@ -108,15 +116,43 @@ class TorchModelRunner:
             context.query_starts = self._on_device(packed.query_starts)
             context.max_query = int(np.diff(packed.query_starts).max())
             context.max_prefill = int(packed.lengths[lanes:].max())
+        if self.calls.most:
+            counts = np.concatenate([np.ones(lanes, np.int64), np.diff(packed.query_starts)])
+            where = self.allocator.tables, block_size, packed.rows
+            context.rows = list(rows_of(*where, packed.lengths, counts, self.calls.most, self.device))
+        if self.calls.mixers:
+            context.states = self._mixing(packed)
         ids, positions, due = (self._on_device(array) for array in (packed.ids, packed.positions, packed.due))
         return self.step(ids, positions, due, context)
+
+    def _mixing(self, packed: Packed) -> Mixing:
+        """Which tokens go through recurrent modules together: lanes with a past, and everything else one by one."""
+        lanes, rows = packed.lanes, packed.rows.astype(np.int64) if packed.states is None else packed.states
+        self.pool.states.reserve(int(rows.max()) + 1)
+        counts = np.concatenate([np.ones(lanes, np.int64), np.diff(packed.query_starts)])
+        ends, fresh = counts.cumsum(), packed.lengths == counts
+        where, single, alone = self._on_device(rows), list[Lanes](), list[Lanes]()
+        borders = [-1, *np.flatnonzero(fresh[:lanes]).tolist(), lanes]  # lanes without a past, between runs of others
+        for before, after in pairwise(borders):
+            if after > before + 1:
+                single.append(Lanes(slice(before + 1, after), where[before + 1 : after], False))
+        for i in [*borders[1:-1], *range(lanes, len(counts))]:
+            alone.append(Lanes(slice(int(ends[i] - counts[i]), int(ends[i])), where[i : i + 1], bool(fresh[i])))
+        return Mixing(self.calls.mixers, self.pool.states.pools, single, alone)
 
     @torch.inference_mode()
     def capture(self, max_lanes: int, max_length: int, capture: Capture | None = None) -> None:
         """Capture graphs of decode steps of up to `max_lanes` lanes and contexts of up to `max_length` tokens.
 
         The tables must not be replaced by larger ones afterwards: their rows are made for `max_lanes` here.
+
+        Raises:
+            NotImplementedError: the model has recurrent layers, or an attention of its own.
         """
+        if self.calls.mixers:
+            raise NotImplementedError("states of recurrent layers are gathered outside of graphs")
+        if self.calls.most:
+            raise NotImplementedError("the model's own attention gathers contexts of any length")
         self.allocator.reserve_rows(max_lanes)
         tables, block_size = self._tables.current(), self.allocator.block_size
         every = torch.arange(padded_sizes(max_lanes)[-1], device=self.device)

@@ -20,7 +20,7 @@ import torch
 from kvlab_kernels.dispatch import Backend
 from transformers import DynamicCache
 
-from harness.runner.attention import NAME
+from harness.errors import HarnessError
 from harness.runner.cache import forward_of
 from harness.runner.flat import as_it_is
 from harness.runner.kv_pool import KVPool
@@ -43,6 +43,7 @@ STEPS = (
 SHORT = {"sliding_window": 7, "attention_chunk_size": 7, "floor_scale": 4}  # for the time of a check
 # What may differ, in standard deviations of the logits: in float32, and in 16 bits, where single logits are noise.
 SINGLE, HALF = 1e-5, 5e-2
+STATES = 1e-4  # where states are recurrent: scans by chunks and step by step sum in another order
 NOISE, MOST_NOISE = 2.0, 1e-3  # more is allowed to a model that differs from itself: so many times, up to so much
 
 
@@ -95,11 +96,19 @@ def judge(model: Any, backend: Backend, seed: int = 0) -> Verdict:
         probed = probe(model)
         wanted = [_alone(model, row) for row in rows]
         found = _served(model, probed, backend, rows)
-        tolerance, noise = HALF if wanted[0].dtype.itemsize < 4 else SINGLE, None
+        mixers = probed.calls.mixers
+        tolerance, noise = HALF if wanted[0].dtype.itemsize < 4 else STATES if mixers else SINGLE, None
         difference = _apart(found, wanted)
-        if tolerance < difference < MOST_NOISE:
+        if mixers and all(mixer.carries for mixer in mixers):  # else its own cache loses states
+            difference = min(difference, _apart(found, [_cut(model, i, row) for i, row in enumerate(rows)]))
+        elif tolerance < difference < MOST_NOISE:
             noise = _apart([_cut(model, i, row) for i, row in enumerate(rows)], wanted)
             tolerance = max(tolerance, min(NOISE * noise, MOST_NOISE))
+    if probed.calls.most and difference > tolerance:
+        raise HarnessError(
+            f"model {model.config.model_type}: computes attention by itself, in a way that a mask between sequences "
+            f"does not tell apart (logits differ by {difference:.0e} of their standard deviation)"
+        )
     return Verdict(difference, tolerance, noise, time.perf_counter() - started)
 
 
@@ -123,7 +132,8 @@ def _cut(model: Any, sequence: int, row: np.ndarray) -> torch.Tensor:
     """``[n, vocabulary]``: the unpatched model with its own cache, in the pieces of the steps above."""
     forward, cache = forward_of(model), DynamicCache(config=model.config)
     ids, positions = (torch.from_numpy(x).to(model.device) for x in (row, np.arange(len(row))))
-    ends = sorted({last for step in STEPS for _, i, _, last in step if i == sequence and last < len(row)} | {len(row)})
+    parts = [part for step in STEPS for part in step if part[1] == sequence]
+    ends = sorted({last for place, _, _, last in parts if place == parts[-1][0] and last < len(row)} | {len(row)})
     with _implemented(model, "eager"):
         return torch.cat([forward(ids[a:b], positions[a:b], None, cache) for a, b in pairwise([0, *ends])])
 
@@ -180,8 +190,9 @@ def _shortened(model: Any) -> Iterator[None]:
 @contextmanager
 def _implemented(model: Any, name: str) -> Iterator[None]:
     """Within it the attention of `model` is `name`, one of those that `transformers` has."""
+    before = model.config._attn_implementation
     model.config._attn_implementation = name
     try:
         yield
     finally:
-        model.config._attn_implementation = NAME
+        model.config._attn_implementation = before

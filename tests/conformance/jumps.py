@@ -74,14 +74,14 @@ class Moving(SimulatedModelRunner):
 
 
 def simulate(scheduler: Scheduler, requests: list[Request], latency: Latency, exact: bool,
-             concurrency: int | None = None) -> dict[str, Any]:  # fmt: skip
+             concurrency: int | None = None, depth: int = 1) -> dict[str, Any]:  # fmt: skip
     """Everything that a replay wrote down, and under `foretold` how many steps could have been taken together."""
     fresh = [replace(request) for request in requests]
     recorder = Recorder(keep=False)
     recorder.steps.whole = rows = Rows()
     runner = Moving(latency, exact)
     source = Source(SimpleNamespace(requests=fresh, concurrency=concurrency))
-    replay(source, [Engine(scheduler, runner, recorder)], Clock())
+    replay(source, [Engine(scheduler, runner, recorder, depth)], Clock())
     table = request_table(recorder, fresh)
     summary = summarize(recorder, table, scheduler.allocator.capacity)
     steps = np.concatenate(rows.rows) if rows.rows else np.zeros((0, 0))

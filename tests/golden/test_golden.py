@@ -1,8 +1,9 @@
-"""`VllmV1` over `Paged` takes the very steps that the engine took. Any folder: `pytest tests/golden --golden-dir DIR`.
+"""`VllmV1` over `Paged` or `VllmHybrid` takes the engine's steps. Any folder: `pytest tests/golden --golden-dir DIR`.
 
-Compared are, in every step: the scheduled tokens in order, the preempted and the finished set, the block table of every
-running request, and the whole free list. Without `--golden-dir` the traces beside this file are replayed, and those of
-`shared/golden` beside the checkout where that exists.
+Compared are, in every step: the scheduled tokens in order, the preempted and the finished set, the block tables of all
+running requests, and the whole free list; of a hybrid model also hits, blocks held by group, and copies. Without
+`--golden-dir` the traces beside this file are replayed, and those of `shared/golden` and `shared/golden_hybrid` beside
+the checkout where those exist.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from schedulers.vllm_v1 import VllmV1
 from tests.golden.trace import Replay, expected, read
 
 HERE = Path(__file__).parent
-BESIDE = HERE.parents[2] / "shared" / "golden"
+SHARED = HERE.parents[2] / "shared"
 
 
 class Unrefusing(VllmV1):
@@ -27,7 +28,7 @@ class Unrefusing(VllmV1):
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    folders = metafunc.config.getoption("golden_dir") or [HERE, BESIDE]
+    folders = metafunc.config.getoption("golden_dir") or [HERE, SHARED / "golden", SHARED / "golden_hybrid"]
     files = [file for folder in folders for file in sorted(folder.rglob("*.jsonl"))]
     if not files:
         raise pytest.UsageError(f"no step traces (*.jsonl) in {', '.join(map(str, folders))}")

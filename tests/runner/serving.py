@@ -75,6 +75,7 @@ def poisoned_pool(probed: Probed, slots: int) -> KVPool:
     pool = KVPool(probed, slots + 1, torch.float32, torch.device("cpu"))
     for buffer in pool.buffers:
         buffer.fill_(float("nan"))
+    pool.states.fill = float("nan")
     return pool
 
 
@@ -148,3 +149,9 @@ def difference(served: dict[int, Any], wanted: dict[int, Any]) -> float:
             return float("inf")
         worst = max(worst, float((served[i].logits - answer.logits).abs().max()))
     return worst
+
+
+def relative(name: str, served: dict[int, Any]) -> float:
+    """`difference` to the usual requests in standard deviations of the logits."""
+    wanted = expected(name)
+    return difference(served, wanted) / float(torch.cat([answer.logits for answer in wanted.values()]).std())

@@ -59,9 +59,9 @@ def scheduler(place: str, chunked: bool = True, static: bool = False, budget: in
 
 
 @lru_cache
-def found() -> dict[int, list[tuple[list[int], float]]]:
+def found(name: str = "llama") -> dict[int, list[tuple[list[int], float]]]:
     """The beams that `transformers` finds, best first."""
-    model, told = model_of("llama", ours=False), {}
+    model, told = model_of(name, ours=False), {}
     for request in asked(beams=True):
         if request.n > 1:
             prompt = torch.tensor(request.token_ids).unsqueeze(0)
@@ -90,9 +90,9 @@ def test_beams_are_those_that_transformers_finds(place: str, static: bool) -> No
 
 
 @lru_cache
-def drawn() -> dict[int, list[list[int]]]:
+def drawn(name: str = "llama") -> dict[int, list[list[int]]]:
     """Samples drawn one token after the other from plain forward passes, by the draws that the runner makes."""
-    model, told = model_of("llama", ours=False), {}
+    model, told = model_of(name, ours=False), {}
     for request in asked(beams=False):
         told[request.id] = []
         for answer in range(request.n if request.n > 1 else 0):
@@ -116,6 +116,19 @@ def test_samples_are_drawn_from_what_the_model_says(place: str, budget: int) -> 
             assert [tokens for tokens, _ in served[request.id].answers] == drawn()[request.id]
     alone = answers("llama", [request for request in asked(beams=False) if request.n == 1])
     assert {i: served[i].tokens for i in alone} == {i: answer.tokens for i, answer in alone.items()}
+
+
+@pytest.mark.parametrize("place", ["paged", "small pool", "swapping", "extents"])
+@pytest.mark.parametrize("name", ["lfm2", pytest.param("jamba", marks=pytest.mark.slow)])
+def test_states_of_samples_and_beams_go_with_them(name: str, place: str) -> None:
+    served = serve(name, PLACES[place](), scheduler(place, budget=9), asked(beams=False))
+    for request in asked(beams=False):
+        if request.n > 1:
+            assert [tokens for tokens, _ in served[request.id].answers] == drawn(name)[request.id]
+    searched = serve(name, PLACES[place](), scheduler(place), asked(beams=True))
+    for number, beams in found(name).items():
+        ours = sorted(searched[number].answers, key=lambda answer: -answer[1])
+        assert [tokens for tokens, _ in ours] == [tokens for tokens, _ in beams]
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)

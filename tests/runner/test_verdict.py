@@ -17,9 +17,21 @@ from harness.runner.families import REFUSED, SERVED, families
 from harness.runner.model import build_model, read_config
 from harness.runner.verdict import judge
 
-BY_DEFAULT = ("opt", "llama", "nemotron", "mistral", "gemma2", "gemma3n", "gpt_oss", "llama4", "deepseek_v2")
+BY_DEFAULT = (
+    "opt",
+    "llama",
+    "nemotron",
+    "mistral",
+    "gemma2",
+    "gemma3n",
+    "gpt_oss",
+    "llama4",
+    "deepseek_v2",
+    "lfm2",
+    "mamba",
+)
 WHY = {
-    "gpt_neo": "gpt_neo.*attention among classes of its own",
+    "gpt_neo": "gpt_neo.*attention by itself.*a mask of its own",
     "minimax": "minimax.*cache of its own",
     "recurrent_gemma": "recurrent_gemma.*keeps .* in itself",
     "deepseek_v32": "deepseek_v32",

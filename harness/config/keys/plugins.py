@@ -18,7 +18,8 @@ HOME = {"allocator": "allocators.", "reservation": "schedulers.", "scheduler": "
 TARGET = Text("the dotted name of a class")
 SLOTS = Whole(0, 2**31 - 1)
 SIZE = Whole(1, 2**31 - 1)
-BLOCK = Whole(None, 256, "a power of two from 1 to 256")
+BLOCK = Whole(None, 2**20, "a power of two from 1 to 512, or a multiple of 16")
+PAGE = Whole(None, 256, "a power of two from 1 to 256")
 SHARE = Number(least=0, below=1)
 ON_DEMAND = where("reservation._target_", "schedulers.reservation.on_demand")
 BY_LENGTH = When("where something goes by the length of answers", lambda values: (
@@ -32,6 +33,16 @@ PLUGINS = [
     Key("allocator.enable_prefix_caching", Switch(), "keep full blocks and share them between sequences that begin "
         "alike"),
     Key("allocator.freed_blocks", Choice("front", "back"), "where freed blocks without content join the free list"),
+    Key("allocator.retention_interval", Whole(0, 2**20), "ends of windows and states kept for reuse: 0 = of prompts, "
+        "N = besides every N tokens, null = of every block", "tokens", null=True,
+        when=(where("allocator.enable_prefix_caching", True),)),
+    Key("allocator.match_unit", Whole(0, 2**20), "tokens that prefixes are compared by; 0 = what suits the groups",
+        "tokens", when=(where("allocator.enable_prefix_caching", True),)),
+    Key("allocator.hybrid", Switch(), "whether layers may keep different tokens; false = every layer keeps all"),
+    Key("allocator.export_states", Switch(), "whether kernels of the gated delta rule export states inside a prompt "
+        "(Hopper)"),
+    Key("allocator.window_ratio", Number(above=0), "tokens of a window's pool for each token of the full layers'"),
+    Key("allocator.state_ratio", Number(above=0), "bytes of the states' pool for each byte of the others"),
     Key("allocator.host_slots", SLOTS, "size of the host pool that sequences are swapped to", "slots",
         when=(where("scheduler.preemption", "swap"),)),
     Key("allocator.fit", Choice("slab", "first_fit", "best_fit"), "where an extent is placed; slab = equal lanes"),
@@ -40,7 +51,7 @@ PLUGINS = [
         when=(where("allocator.fit", "slab"),)),
     Key("allocator.compaction", Choice("never", "on_refusal"), "slide extents together when no hole is long enough"),
     Key("allocator.growth", SLOTS, "by how much a full extent is lengthened; 0 = never", "slots"),
-    Key("allocator.page_size", BLOCK, "slots that are taken, compared and evicted together", "slots"),
+    Key("allocator.page_size", PAGE, "slots that are taken, compared and evicted together", "slots"),
     Key("allocator.page_bytes", Whole(1, 2**40), "size of a page group of K or V of one layer", "bytes", null=True,
         when=(without("allocator.page_tokens"),)),
     Key("allocator.page_tokens", SIZE, "the same in tokens; wins over `page_bytes`", "tokens", null=True),

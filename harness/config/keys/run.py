@@ -94,6 +94,8 @@ DEVICE = [
         "where the model runs; `auto`: on a GPU if there is one; `server`: at `server.url`", needed=True),
     Key("device.dtype", Choice("auto", "float32", "bfloat16", "float16"),
         "of weights and KV cache; `auto`: float32 on a CPU, bfloat16 on a GPU, simulated what `device.hardware` says"),
+    Key("device.kv_dtype", Choice("auto", "fp8", "int8"), "of K and V, where it is another than of weights; it tells "
+        "bytes and slots, not what becomes of the answers", when=(SIMULATED,)),
     Key("device.threads", Either(Choice("auto"), Whole(1, 4096)), "CPU threads; `auto`: 1 or all, whichever is faster",
         when=(ON_CPU,)),
     Key("device.kernels", Choice("auto", "torch", "numba", "triton"), "the attention kernels", when=(REAL,)),

@@ -81,7 +81,11 @@ def _named(name: str, device: SimulatedDevice) -> Any:
     preset, path = PRESETS / f"{name}.yaml", Path(name)
     if preset.is_file() or path.suffix in (".yaml", ".yml"):
         values = yaml.safe_load((preset if preset.is_file() else path).read_text(encoding="utf-8"))
-        return instantiate(OmegaConf.create(values), _convert_="all")
+        made = instantiate(OmegaConf.create(values), _convert_="all")
+        if not hasattr(made, "step_ns"):
+            raise HarnessError(f"device.latency={name}: the file names no latency model; it must have a _target_, as "
+                               "experiment=calibrate writes it")  # fmt: skip
+        return made
     if path.is_dir():
         return _table(path, device.weights)
     if path.is_file():

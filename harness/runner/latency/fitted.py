@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +44,12 @@ class FittedLatency(LatencyModel):
     coefficients: tuple[float, ...]
     overhead_ns: float = 0.0
 
+    def __post_init__(self) -> None:
+        values = [*self.coefficients, self.overhead_ns]
+        if len(values) != len(FEATURES) + 1 or not all(_is_time(value) for value in values):
+            raise ValueError(f"coefficients must be {len(FEATURES)} numbers of ns, 0 or more, and overhead_ns one; got "
+                             f"{values!r:.200}")  # fmt: skip
+
     @classmethod
     def fit(cls, steps: pd.DataFrame) -> FittedLatency:
         """Least squares on relative error, over the steps that computed something, then scaled to keep their total.
@@ -51,14 +58,19 @@ class FittedLatency(LatencyModel):
         times have a tail, and throughput is made of means.
 
         Raises:
-            HarnessError: fewer steps than coefficients.
+            HarnessError: fewer steps than coefficients, or times and counts that are no numbers above 0.
         """
         from scipy.optimize import nnls  # takes as long to import as everything else that a simulation needs
 
-        steps = steps[steps["num_seqs"] > 0]
+        steps = steps[pd.to_numeric(steps["num_seqs"], errors="coerce") > 0]
         if len(steps) < len(FEATURES):
             raise HarnessError(f"a latency fit needs at least {len(FEATURES)} steps, there are {len(steps)}")
-        matrix, target = features(steps), steps["execute_ms"].to_numpy(np.float64) * 1e6
+        try:
+            matrix, target = features(steps), steps["execute_ms"].to_numpy(np.float64) * 1e6
+        except (TypeError, ValueError) as error:
+            raise HarnessError(f"a latency fit needs numbers: {error}") from error
+        if not (np.isfinite(matrix).all() and (matrix >= 0).all() and np.isfinite(target).all() and (target > 0).all()):
+            raise HarnessError("a latency fit needs steps whose execute_ms is above 0 and whose counts are 0 or more")
         scale = np.abs(matrix).max(axis=0)
         scale[scale == 0] = 1.0
         solution, _ = nnls(matrix / scale / target[:, None], np.ones(len(target)))
@@ -80,3 +92,7 @@ class FittedLatency(LatencyModel):
 
     def further_ns(self, batch: Batch, steps: int) -> list[int]:
         return self.along_line(batch, steps)
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf

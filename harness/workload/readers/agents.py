@@ -56,7 +56,7 @@ def _begin(events: Any) -> Any:
     """When a round is sent: the last of what it waits for, before the model says anything."""
     if not isinstance(events, list):
         return ABSENT
-    stamps = [(event.get("event_type"), event.get("timestamp")) for event in events if isinstance(event, dict)]
+    stamps = [(str(event.get("event_type")), event.get("timestamp")) for event in events if isinstance(event, dict)]
     waited = [stamp for kind, stamp in stamps if kind not in _SAID and isinstance(stamp, str)]
     said = [stamp for _, stamp in stamps if isinstance(stamp, str)]
     return max(waited) if waited else min(said, default=ABSENT)

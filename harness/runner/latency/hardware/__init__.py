@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 from harness.errors import HarnessError
 
 FOLDER = Path(__file__).parent
+MAY_BE_0 = ("link_gb_per_s", "link_latency_us", "host_gb_per_s", "host_copy_us")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,14 @@ class Hardware:
     host_gb_per_s: float = 25.0
     host_copy_us: float = 1.5
 
+    def __post_init__(self) -> None:
+        for item in fields(self)[1:]:
+            value, kind = getattr(self, item.name), "whole number" if item.type == "int" else "number"
+            number = isinstance(value, int if item.type == "int" else int | float) and not isinstance(value, bool)
+            if not number or not (0 <= value < math.inf) or (value == 0 and item.name not in MAY_BE_0):
+                least = "of at least 0" if item.name in MAY_BE_0 else "above 0"
+                raise ValueError(f"{item.name} must be a {kind} {least}, not {value!r:.60}")
+
     @property
     def flops_per_ns(self) -> float:
         return self.tflops * 1e3 * self.compute_efficiency
@@ -73,9 +83,23 @@ def load_hardware(name: str | Hardware | dict[str, Any]) -> Hardware:
             near = get_close_matches(name, names(), 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise HarnessError(f"device.hardware={name}: there are {', '.join(names())}, or a YAML file{hint}")
-        name = yaml.safe_load(path.read_text(encoding="utf-8"))
+        name = _read(path)
     try:
-        return Hardware(**name)  # type: ignore[arg-type]
+        return Hardware(**name)
+    except ValueError as error:
+        raise HarnessError(f"device.hardware: {error}") from error
     except TypeError as error:
         known = ", ".join(item.name for item in fields(Hardware))
         raise HarnessError(f"device.hardware: {error}; the keys are {known}") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise HarnessError(f"device.hardware={path} can't be read: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise HarnessError(f"device.hardware={path} must be a mapping with the keys "
+                           f"{', '.join(item.name for item in fields(Hardware))}")  # fmt: skip
+    return values

@@ -1,0 +1,551 @@
+"""vLLM's hybrid manager: groups of layers with equal pages in one pool of blocks, step for step as its version 0.33."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from allocators.base import NO_HIT, Allocator, AllocatorError, Ask, Grid, Growth, Hit, Holder, KVLayout, Move, Part
+from allocators.books import check_block_size
+from allocators.keyed_pool import Key, KeyedPool
+from allocators.layout import Kept
+from allocators.vllm_books import shared_columns
+from allocators.vllm_chunks import Chunks
+from allocators.vllm_groups import Engine, Group, Spec
+from allocators.vllm_hits import Found, Hits
+from allocators.vllm_pool import Geometry
+
+
+class _Held:
+    """What one sequence holds.
+
+    Attributes:
+        tables: by group, a block for each of the first tokens; 0 where nothing is stored any more.
+        considered: by group, leading blocks that have their key, if they are to have one.
+        previous, retired: by group of states: the column of the state before the last one, and the first column that
+            was not looked at for states to be given back.
+        pending: by group, what must be copied before it grows: 0 nothing, 1 a block that was found and is not full, 2
+            a state under a key that ends inside its block.
+        junction: tokens up to which a sibling went the same way.
+        exported: (tokens, blocks of the piece) of a state that is exported in this step; (0, 0) = none.
+        due: tokens from which on there may be a key to give.
+    """
+
+    def __init__(self, groups: int, junction: int) -> None:
+        self.tables: list[list[int]] = [[] for _ in range(groups)]
+        self.considered = [0] * groups
+        self.previous = [-1] * groups
+        self.retired = [0] * groups
+        self.pending = [0] * groups
+        self.junction = junction
+        self.exported = (0, 0)
+        self.due = 0
+
+
+class VllmHybrid(Allocator):
+    """Groups of layers share one pool of blocks, whose size suits the largest group; windows are trimmed step by step.
+
+    What lies behind a window, or before the running state, is given back in front of the next step. With prefix caching
+    a prefix counts as far as *every* group still has it: all of a full group, the last window of a sliding one, a state
+    at its end. Block 0 is the null block, and stays free for ever.
+
+    Args:
+        layout: what the model keeps; pages are made equal and groups formed as the engine does (`vllm_groups`).
+        block_size: tokens in a block, a power of two or a multiple of 16, before it is raised to hold a state.
+        enable_prefix_caching: whether what was computed is kept for reuse; states then are kept at the ends of blocks.
+        retention_interval: where a window's or a state's end is kept for reuse: 0 = at the end of a prompt and where
+            siblings parted; N = besides at every multiple of N tokens; null = at every block.
+        match_unit: tokens that prefixes are compared by; 0 = what suits the groups.
+        hybrid: False: every layer keeps all tokens (`--disable-hybrid-kv-cache-manager`).
+        export_states: whether kernels of the gated delta rule export states inside a prompt (on Hopper).
+        geometry: groups that are formed already, in place of all that forms them.
+
+    Raises:
+        ValueError: layers that the engine can't serve together, or a pool of less than two blocks.
+    """
+
+    grows = True
+    reserves = False
+    can_fork = False
+
+    def __init__(self, capacity: int, max_model_len: int, layout: KVLayout | None = None, block_size: int = 16,
+                 enable_prefix_caching: bool = False, retention_interval: int | None = 0, match_unit: int = 0,
+                 hybrid: bool = True, export_states: bool = True,
+                 geometry: Geometry | None = None) -> None:  # fmt: skip
+        if geometry is None:
+            check_block_size(block_size)
+            if layout is None:
+                raise ValueError("layout is needed: what the model keeps")
+            engine = Engine(
+                block_size, max_model_len, prefix_caching=enable_prefix_caching, hybrid=hybrid, exports=export_states,
+                match_unit=match_unit,
+            )  # fmt: skip
+            geometry = Geometry.of(layout, engine)
+        devices, unit_bytes = (layout.devices, layout.unit_bytes) if layout else (1, 1)
+        unit = geometry.block_bytes * devices // unit_bytes
+        if capacity // unit < 2:
+            raise ValueError(
+                f"the pool of {capacity} units holds no block of {unit} beside the null block; a block has "
+                f"{geometry.smallest} tokens"
+            )
+        kept = [_kept(group, devices, unit_bytes) for group in geometry.groups]
+        grids = [Grid(group.spec.block_size, unit) for group in geometry.groups]
+        self.block_size = geometry.smallest
+        super().__init__(capacity, max_model_len, kept, grids)
+        self.by_layers(kept)
+        self.grain = unit
+        self.null_blocks = 1
+        self.geometry = geometry
+        self.num_blocks = capacity // unit
+        self.specs: list[Spec] = [group.spec for group in geometry.groups]
+        self.pool = KeyedPool(self.num_blocks, len(kept))
+        self.shares = self.enable_prefix_caching = enable_prefix_caching
+        self.retention_interval = retention_interval
+        self.unit, self.fine, self.alignment = geometry.hash_unit, geometry.fine, geometry.alignment
+        self.scheduler_block = geometry.scheduler_block
+        self.hits = Hits(geometry, self.pool)
+        self.chunks = Chunks(geometry)
+        self.chunks.sparse = retention_interval == 0
+        self.cuts = enable_prefix_caching and bool(self.chunks.states)
+        self._no_hits: list[list[int]] = [[] for _ in kept]
+        self._states = [spec.kind == "mamba" and spec.align for spec in self.specs]
+        self._held_by: dict[int, _Held] = {}  # by row
+        self._copied: list[list[tuple[int, int]]] = [[] for _ in kept]
+        self._asked = Ask(1)
+
+    # ---- what is asked before anything is taken ----------------------------------------------------------------------
+
+    def footprint(self, tokens: int) -> int | None:
+        """Of a prompt in one piece: its window shrinks only afterwards."""
+        blocks = 0
+        for at, spec in enumerate(self.specs):
+            count = -(-tokens // spec.block_size)
+            blocks += min(count, 2 + spec.checkpoints) if self._states[at] else count
+        return blocks * self.grain if blocks < self.num_blocks else None
+
+    def fits(self, prompt: int, tokens: int, whole: bool, piece: int) -> bool:
+        """With prefix caching nobody knows what will be found of a prompt, so only its end counts."""
+        room, start = self.num_blocks - 1, 0
+        if sum([spec.blocks(tokens, self.step_tokens) for spec in self.specs]) <= room:
+            return True
+        if not self.enable_prefix_caching:
+            if whole and sum(self._wanted(prompt, 0, True)) > room:
+                return False
+            for end in [*range(piece, prompt, piece), prompt]:
+                if sum(self._wanted(end, start, False)) > room:
+                    return False
+                start = end
+        last = range(tokens, max(prompt, tokens - max([spec.block_size for spec in self.specs])), -1)
+        return all(sum(self._wanted(end, end - 1, False)) <= room for end in last)
+
+    def _wanted(self, end: int, start: int, gate: bool) -> list[int]:
+        """Blocks that a sequence alone holds, by group, when it goes from `start` to `end`."""
+        wanted = []
+        for at, spec in enumerate(self.specs):
+            count, before = -(-end // spec.block_size), -(-start // spec.block_size)
+            if self._states[at]:
+                wanted.append(min(count, 1 + (before > 0 and count > before)))
+            else:
+                wanted.append((self._capped(spec, count) if gate else count) - _behind(spec, start) // spec.block_size)
+        return wanted
+
+    def _capped(self, spec: Spec, count: int) -> int:
+        """Blocks that a gate asks for: no more than a window ever takes."""
+        if spec.kind in ("sliding", "chunked"):
+            most = spec.blocks(self.max_model_len, self.step_tokens)
+            return count if count < most else most
+        return count
+
+    def lookup(self, holder: Holder, most: int) -> Hit:
+        if not self.enable_prefix_caching or most <= 0:
+            return NO_HIT
+        contents = holder.block_hashes(self.unit, most // self.unit)
+        found = self.hits.look_up(contents, most)
+        if not found.tokens and not found.junction:
+            return NO_HIT
+        users = self.pool.users
+        held = sum([1 for table in found.tables for block in table if block and users[block]])
+        return Hit(found.tokens, held * self.grain, found)
+
+    def piece(self, holder: Holder, hit: Hit, count: int, most: int) -> int:
+        found = hit.found
+        if holder.row >= 0:
+            start, junction = holder.stored, self._held_by[holder.row].junction
+        else:
+            start, junction = hit.tokens, found.junction if isinstance(found, Found) else 0
+        end = self.chunks.end(start, start + count, holder.prompt_tokens, holder.known_tokens, junction, most)
+        return end - start
+
+    # ---- places ------------------------------------------------------------------------------------------------------
+
+    def admit(self, seqs: Sequence[Holder], ask: Ask) -> int | None:
+        self._asked = ask
+        return super().admit(seqs, ask)
+
+    def lacks(self, ask: Ask) -> bool:
+        """Of a group. How many blocks one sequence needs depends on what was found, too: `place` sees to it."""
+        if ask.count == 1:
+            return False
+        each = [1 if states else -(-ask.need // spec.block_size)
+                for spec, states in zip(self.specs, self._states, strict=True)]  # fmt: skip
+        return sum(each) * ask.count * self.grain > self.free_slots - ask.spare + ask.hit.held * ask.count
+
+    def place(self, holder: Holder, tokens: int) -> int | None:
+        ask, hit = self._asked, holder.stored
+        found = ask.hit.found if isinstance(ask.hit.found, Found) else Found(0, [])
+        if hit and (found.tokens != hit or not self.enable_prefix_caching):
+            raise AllocatorError(f"{holder.name} claims a prefix hit of {hit} tokens that was not found")
+        hits = found.tables or self._no_hits
+        room = self.pool.num_free - -(-ask.spare // self.grain)
+        held = _Held(len(self.specs), found.junction)
+        if ask.gate > 0 and self._need(held, holder, min(ask.gate, self.max_model_len), hit, hits, True) > room:
+            return None
+        if self._need(held, holder, tokens, hit, hits, False) > room:
+            return None
+        self._held_by[holder.row] = held
+        if any(hits):
+            self._adopt(holder, held, hits, hit)
+        self._grow_all(holder, held, tokens, hit)
+        return sum([self._blocks(held, group) for group in range(len(self.specs))]) * self.grain
+
+    def _grow_by_layer(self, holder: Holder, tokens: int) -> int:
+        held = self._held_by[holder.row]
+        holder.held -= self.trim(holder)
+        if self._need(held, holder, tokens, holder.stored, self._no_hits, False) > self.pool.num_free:
+            self._tell(holder, holder.stored)
+            return 0
+        holder.held += self._grow_all(holder, held, tokens, holder.stored) * self.grain
+        self._tell(holder, tokens)
+        return holder.room
+
+    def trim(self, holder: Holder) -> int:
+        """Walks each table down from what no layer will read again."""
+        held, stored, given = self._held_by[holder.row], holder.stored, 0
+        for group, spec in enumerate(self.specs):
+            behind = _behind(spec, stored)
+            if not behind:
+                continue
+            table, states = held.tables[group], self._states[group]
+            end, gone = min(behind // spec.block_size, len(table)), list[int]()
+            for at in range(end - 1, (held.retired[group] if states else 0) - 1, -1):
+                if table[at]:
+                    gone.append(table[at])
+                    table[at] = 0
+                    self.set_row(holder, at, [-1], group)
+                elif not states:
+                    break
+            if gone:
+                self.pool.leave(gone, holder.row)
+                given += len(gone)
+            if states:
+                held.retired[group] = max(held.retired[group], end)
+                given += self._drop_previous(holder, held, group, -(-stored // spec.block_size) - 1)
+        return given * self.grain
+
+    def _drop_previous(self, holder: Holder, held: _Held, group: int, running: int) -> int:
+        """A state lives one step longer than the one that replaced it."""
+        at, table = held.previous[group], held.tables[group]
+        if not 0 <= at < running or not table[at]:
+            return 0
+        self.pool.leave([table[at]], holder.row)
+        table[at] = 0
+        self.set_row(holder, at, [-1], group)
+        return 1
+
+    def release(self, holder: Holder) -> None:
+        for table in self._held_by.pop(holder.row).tables:
+            self.pool.leave(reversed(table), holder.row)
+
+    def spans(self, holder: Holder) -> list[tuple[int, int]]:
+        tables, size = self._held_by[holder.row].tables, self.grain
+        return [(block * size, size) for table in tables for block in table if block]
+
+    def occupied(self, holder: Holder) -> list[Part]:
+        held, parts = self._held_by[holder.row], list[Part]()
+        for group, spec in enumerate(self.specs):
+            table = held.tables[group]
+            if spec.kind == "mamba":
+                count = len(table) - table.count(0)
+                parts.append(Part(0, len(table) * spec.block_size, count * self.grain, count))
+            else:
+                gone = self._gone(held, group)
+                units = (len(table) - gone) * self.grain
+                parts.append(Part(gone * spec.block_size, len(table) * spec.block_size, units))
+        return parts
+
+    def _gone(self, held: _Held, group: int) -> int:
+        """Leading columns of a table in which nothing is stored any more."""
+        table, spec = held.tables[group], self.specs[group]
+        if not spec.reach:
+            return 0
+        low, high = 0, len(table)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if table[middle] else (middle + 1, high)
+        return low
+
+    def _blocks(self, held: _Held, group: int) -> int:
+        table = held.tables[group]
+        return len(table) - (table.count(0) if self._states[group] else self._gone(held, group))
+
+    def _tell(self, holder: Holder, tokens: int) -> None:
+        """Enter what it holds; it need not ask again before there is no room, or something to be given back."""
+        held, parts, room = self._held_by[holder.row], self.occupied(holder), self.max_model_len
+        for at, part in enumerate(parts):
+            kept = self.kept[at]
+            room = min(room, part.end)
+            if kept.reach:
+                room = min(room, kept.until(part.first, self.specs[at].block_size))
+            elif part.states > 1 or held.pending[at]:
+                room = tokens
+        if self.chunks.exports and holder.stored < holder.prompt_tokens:
+            room = tokens
+        holder.room = room if room > tokens else tokens
+        if self._ledger is not None:
+            self._ledger.tell(holder, parts)
+
+    # ---- what growing takes ------------------------------------------------------------------------------------------
+
+    def _need(self, held: _Held, holder: Holder, tokens: int, start: int, hits: list[list[int]], gate: bool) -> int:
+        """Blocks that must be free so that a sequence can go from `start` tokens to `tokens`."""
+        total, free_among = 0, self.pool.free_among
+        for group, spec in enumerate(self.specs):
+            size, found, have = spec.block_size, hits[group], len(held.tables[group])
+            count, inside = -(-tokens // size), len(found) > 0 and start % size > 0
+            if self._states[group]:
+                if found and found[-1] and found[-1] in self.pool.young:
+                    return self.num_blocks  # its state is written in this very step
+                extra = int(inside or held.pending[group] > 0)
+                new = max(count - len(found) - have, 0) + extra
+                if new > 1 + extra:
+                    new = min(new, 1 + extra + (self._export(held, holder, start, tokens, hits) > 0))
+                total += new + free_among(found)
+                continue
+            if gate:
+                count = self._capped(spec, count)
+            low = _behind(spec, start) // size
+            total += max(count - max(low, len(found) + have), 0) + inside
+            if found:
+                total += free_among(found[low:])
+        return total
+
+    def _export(self, held: _Held, holder: Holder, start: int, end: int, hits: list[list[int]]) -> int:
+        """Tokens of the state that is exported on the way; 0 = none."""
+        if not self.cuts or not self.chunks.exports:
+            return 0
+        tables = held.tables if any(held.tables) else hits
+        return self.chunks.export(start, end, max(holder.prompt_tokens, holder.known_tokens - 1), tables)
+
+    def _adopt(self, holder: Holder, held: _Held, hits: list[list[int]], hit: int) -> None:
+        for group, found in enumerate(hits):
+            size = self.specs[group].block_size
+            low = min(_behind(self.specs[group], hit) // size, len(found))
+            for block in found[low:]:
+                if block:
+                    self.pool.join(block, holder.row)
+            held.tables[group] = [0] * low + found[low:]
+            self.set_row(holder, 0, [block or -1 for block in held.tables[group]], group)
+            held.considered[group] = len(found)
+            if found and hit % size:
+                held.considered[group] = hit // size
+                held.pending[group] = 1
+
+    def _grow_all(self, holder: Holder, held: _Held, tokens: int, start: int) -> int:
+        """Lengthen all tables for `tokens`; blocks that it holds besides."""
+        added = 0
+        exported = self._export(held, holder, start, tokens, held.tables)
+        for group, spec in enumerate(self.specs):
+            table, count = held.tables[group], -(-tokens // spec.block_size)
+            pending, first = held.pending[group], len(table)
+            if self._states[group]:
+                if count <= first and not pending and not exported:
+                    continue
+                if pending:
+                    first = min(first, self._copy(holder, held, group))
+                held.previous[group] = len(table) - 1
+                table += [0] * (count - 1 - (exported > 0) - len(table))
+            elif pending:
+                first = min(first, self._copy(holder, held, group))
+            if count > len(table):
+                added += count - len(table)
+                table += self.pool.take(count - len(table), group, holder.row)
+            if first < len(table):
+                self.set_row(holder, first, [block or -1 for block in table[first:]], group)
+        held.exported = (exported, tokens)
+        return added
+
+    def _copy(self, holder: Holder, held: _Held, group: int) -> int:
+        """What a found block holds is copied to one of its own, or the keys of a state go on to a copy of it."""
+        table, pending = held.tables[group], held.pending[group]
+        source = table[-1]
+        held.pending[group] = 0
+        if pending == 1:
+            (target,) = self.pool.take(1, group, holder.row)
+            self.pool.users[source].remove(holder.row)
+            self.pool.users[source].append(-1)
+            self.pool.join(target, -1)
+            table[-1] = target
+        else:
+            (target,) = self.pool.take(1, group, -1)
+            self.pool.join(source, -1)
+            self.pool.hand_over(source, target)
+        self._copied[group].append((source, target))
+        self._moves = [
+            Move("copy", here * self.grain, there * self.grain, self.grain)
+            for pairs in self._copied for here, there in pairs
+        ]  # fmt: skip
+        return len(table) - 1
+
+    # ---- keys --------------------------------------------------------------------------------------------------------
+
+    def commit(self, seqs: Sequence[Holder], counts: Sequence[int]) -> None:
+        super().commit(seqs, counts)
+        if self.enable_prefix_caching:
+            for holder in seqs:
+                held = self._held_by[holder.row]
+                if holder.stored >= held.due:
+                    self._register(holder, held)
+
+    def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
+        growth = super().extend(seqs, rounds)
+        self.pool.young.clear()  # the steps are over
+        return growth
+
+    def take_moves(self) -> list[Move]:
+        """The step is scheduled: what is to be copied need not be kept from now on."""
+        for group, pairs in enumerate(self._copied):
+            for pair in pairs:
+                for block in pair:
+                    self.pool.leave([block], -1)
+            self._copied[group] = []
+        self.pool.young.clear()
+        return super().take_moves()
+
+    def _register(self, holder: Holder, held: _Held) -> None:
+        """Give the blocks their keys that are full by now, as far as they are to be kept (rules 20 to 24, 32, 33)."""
+        stored, unit, prompt = holder.stored, self.unit, holder.prompt_tokens
+        tokens = stored if len(self.specs) == 1 or self.fine else stored // self.scheduler_block * self.scheduler_block
+        contents = holder.block_hashes(unit, max(stored, holder.known_tokens) // unit)
+        hashed = len(contents) * unit
+        boundary = (prompt - 1) // unit * unit
+        for group, spec in enumerate(self.specs):
+            table, size, first = held.tables[group], spec.block_size, held.considered[group]
+            full = min(tokens, hashed) // size
+            for at in range(first, full):
+                if table[at] and self._keeps(spec, at, prompt, held.junction):
+                    end = (at + 1) * size
+                    self.pool.replace(table[at], Key(group, contents[end // unit - 1], end))
+            held.considered[group] = max(first, full)
+            if spec.kind in ("full", "mla") and size != unit:
+                end = min(boundary, hashed)
+                if 0 < end <= tokens and end % size:
+                    self.pool.add(table[end // size], Key(group, contents[end // unit - 1], end))
+            if self._states[group]:
+                if self.fine and stored == boundary and 0 < boundary <= hashed:
+                    self._register_inside(holder, held, group, Key(group, contents[stored // unit - 1], stored))
+                if held.exported[0]:
+                    self._register_export(holder, held, group, contents)
+        held.exported = (0, 0)
+        ends = [(done + 1) * spec.block_size for done, spec in zip(held.considered, self.specs, strict=True)]
+        held.due = 0 if stored < prompt or self.chunks.exports else min(ends)
+
+    def _register_inside(self, holder: Holder, held: _Held, group: int, key: Key) -> None:
+        """The state at the last boundary of the prompt, which may lie inside a block; it is copied when it goes on."""
+        size = self.specs[group].block_size
+        at = (key.end - 1) // size
+        self.pool.add(held.tables[group][at], key)
+        if key.end % size:
+            held.considered[group] = min(held.considered[group], at)
+            held.pending[group] = 2
+            holder.room = holder.stored
+
+    def _register_export(self, holder: Holder, held: _Held, group: int, contents: Sequence[object]) -> None:
+        """The block for a state that is exported is found by the tokens of that state, or by none."""
+        end, tokens = held.exported
+        block = held.tables[group][-(-tokens // self.specs[group].block_size) - 2]
+        ends = [at // self.alignment * self.alignment for at in (holder.prompt_tokens - 1, held.junction)]
+        every = self.retention_interval
+        if (end not in ends and (every == 0 or (every and end % every))) or end // self.unit > len(contents):
+            self.pool.strip(block)
+        elif self.pool.covers(block) != end:
+            self.pool.replace(block, Key(group, contents[end // self.unit - 1], end))
+
+    def _keeps(self, spec: Spec, block: int, prompt: int, junction: int) -> bool:
+        """Whether a full block is worth keeping: it lies in the last window before a point that is kept (rule 21)."""
+        if spec.kind not in ("sliding", "mamba"):
+            return True
+        size, alignment, every = spec.block_size, self.alignment, self.retention_interval
+        tail = -(-(spec.reach - 1) // size) if spec.kind == "sliding" else 1
+        if not tail:
+            return False
+        if (every is None and spec.kind == "mamba") or (spec.kind == "sliding" and alignment % size):
+            return True
+        segment = alignment if every is None else every
+        if 0 < segment <= tail * size:
+            return True
+        ends = [(prompt - 1) // alignment * alignment]
+        if junction:
+            ends.append(junction // alignment * alignment)
+        if segment:
+            ends.append(-(-(block + 1) * size // segment) * segment)
+        return any(end // size - tail <= block < end // size for end in ends)
+
+    # ---- the books ---------------------------------------------------------------------------------------------------
+
+    @property
+    def free_slots(self) -> int:
+        return self.pool.num_free * self.grain
+
+    @property
+    def cached_slots(self) -> int:
+        return sum(self.pool.cached) * self.grain
+
+    def cached_spans(self) -> list[tuple[int, int]]:
+        return [(block * self.grain, self.grain) for block in self.pool.cached_blocks()]
+
+    @property
+    def saved_slots(self) -> int:
+        return self._saved * self.grain
+
+    @property
+    def _saved(self) -> int:
+        if not self._copied_now:
+            return self.pool.num_shared
+        return sum([sum([user >= 0 for user in self.pool.users[block]]) - 1 for block in self.pool.shared])
+
+    @property
+    def _copied_now(self) -> bool:
+        return any(self._copied)
+
+    def group_books(self) -> list[list[int]]:
+        groups = super().group_books()
+        for columns, cached in zip(groups, self.pool.cached, strict=True):
+            columns[5] = cached * self.grain
+        for block in self.pool.shared:
+            rows = [row for row in self.pool.users[block] if row >= 0]
+            if len(rows) > 1:
+                group = self.pool.group[block]
+                tables = [(self._holders[row], self._held_by[row].tables[group]) for row in rows]
+                twice = shared_columns(self.kept[group], self.grids[group], block, tables)
+                columns = groups[group]
+                for at, units in twice:
+                    columns[at] -= units
+        return groups
+
+
+def _behind(spec: Spec, stored: int) -> int:
+    """How many of the first tokens are needed no more once `stored` are there; of a state, all but the last one."""
+    if spec.kind == "sliding":
+        return max(stored - spec.reach + 1, 0)
+    if spec.kind == "chunked":
+        return stored // spec.reach * spec.reach
+    return max(stored - 1, 0) if spec.kind == "mamba" else 0
+
+
+def _kept(group: Group, devices: int, unit_bytes: int) -> Kept:
+    """What a group keeps, in units of the pool."""
+    spec, units = group.spec, group.real * devices // unit_bytes
+    if spec.kind == "mamba":
+        return Kept("state", 0, units)
+    name = {"full": "full", "mla": "latent", "sliding": f"window {spec.reach}", "chunked": f"chunk {spec.reach}"}
+    reach = spec.reach if spec.kind in ("sliding", "chunked") else 0
+    return Kept(name[spec.kind], units // spec.block_size, 0, reach, spec.kind == "chunked")
