@@ -65,8 +65,8 @@ def _wanted(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         key, _, text = word.partition("=")
         if key not in LATER:
-            raise HarnessError(f"{word}: a report takes {', '.join(f'{name}=…' for name in LATER)}; all else is as it was "
-                               "run")  # fmt: skip
+            raise HarnessError(f"{word}: a report takes {', '.join(f'{name}=…' for name in LATER)}; all else is as it "
+                               "was run")  # fmt: skip
         try:
             found[key] = KEYS[key].read(value_of(text))
         except ValueError as error:
