@@ -25,7 +25,7 @@ class FakeServer:
 
     Attributes:
         bodies, headers: of the requests for completions, in the order in which they came.
-        most_open: of requests at once.
+        most_open, over: requests at once at most, and those that are over.
     """
 
     def __init__(self, step_s: float = 0.002, ways: dict[int, Stream] | None = None, always: Stream | None = None,
@@ -35,7 +35,7 @@ class FakeServer:
         self.max_model_len = max_model_len
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
-        self.open = self.most_open = self.port = 0
+        self.open = self.most_open = self.over = self.port = 0
 
     def __enter__(self) -> FakeServer:
         self._loop = asyncio.new_event_loop()
@@ -100,6 +100,7 @@ class FakeServer:
             return await (self.ways.get(number) or self.always or well)(self, request, body, number)
         finally:
             self.open -= 1
+            self.over += 1
 
 
 async def begin(request: web.Request, kind: str = "text/event-stream") -> web.StreamResponse:
