@@ -32,6 +32,8 @@ TASKS = [
         "requests per second"),
     Key("beside.rounds", COUNT, "through all rates"),
     Key("beside.log", Text("the path of a file"), "what the engine wrote when it started: its limits", null=True),
+    Key("beside.steps", Text("the path of a file"), "steps that the engine wrote down, JSON lines; null = those that "
+        "the client sees", null=True),
     Key("beside.async_scheduling", Switch(), "whether the engine schedules a step ahead"),
     Key("overhead.batches", SIZES, "sequences of a step", "sequences"),
     Key("overhead.contexts", SIZES, "context of each sequence", "tokens"),
