@@ -41,10 +41,10 @@ def report_again(folder: Path, *words: str) -> bool:
     from harness.sweep import report
 
     kind = kind_of(folder)
-    for row in read_rows(folder) if wanted else ():
-        if row["status"] == "finished":
-            for notice in export(folder / row["dir"], wanted.get("exports", ()), wanted.get("tables", ())):
-                print(f"{row['dir']}/{notice}".removeprefix("./"), file=sys.stderr)
+    for job in read_rows(folder) if wanted else ():
+        if job["status"] == "finished":
+            for notice in export(folder / job["dir"], wanted.get("exports", ()), wanted.get("tables", ())):
+                print(f"{job['dir']}/{notice}".removeprefix("./"), file=sys.stderr)
     if kind == "sweep":
         return report(folder, figures) == 0
     row = summary_of(folder)

@@ -22,8 +22,8 @@ def write(folder: Path) -> None:
 
 
 def _convert(source: Path, target: Path) -> None:
-    with open(source, encoding="utf-8") as file:
-        columns = file.readline().rstrip("\n").split(",")
+    with open(source, encoding="utf-8") as text:
+        columns = text.readline().rstrip("\n").split(",")
     options = csv.ConvertOptions(column_types={name: _kind(name) for name in columns}, strings_can_be_null=True)
     with (
         csv.open_csv(source, convert_options=options) as batches,

@@ -18,6 +18,7 @@ import pandas as pd
 from allocators.base import LayoutBooks
 from harness.exports.folder import STEPS, config_of, requests_of
 from harness.files import written
+from harness.report.comparison import records
 from harness.metrics.steps import INTEGERS, SPENT
 
 MOST_REQUESTS = 1_000  # of more, so many are shown, evenly spaced by their number
@@ -45,7 +46,7 @@ def write(folder: Path) -> list[str]:
             notices.append(f"{FILE}: a slice of the engine stands for up to {each} rows of {STEPS}")
     head += _named(REQUESTS, "requests", {int(number): f"request {number}" for number in shown["id"]})
     instants = _instants(folder)
-    for row in shown.to_dict("records"):
+    for row in records(shown):
         events += _request(row, instants.get(int(row["id"]), []), end)
     if len(shown) < table["arrival_s"].notna().sum():
         notices.append(f"{FILE}: {len(shown):,} of {len(table):,} requests are in it, evenly spaced")
@@ -70,9 +71,9 @@ def _named(process: int, name: str, tracks: dict[int, str]) -> Iterator[Event]:
 def _slices(steps: pd.DataFrame) -> tuple[list[Event], int]:
     """A slice a step (or for a few, where there are many) with the counters at its start; rows to a slice at most."""
     repeat = steps["repeat"] if "repeat" in steps else pd.Series(1, index=steps.index)
-    spent = steps[[name for name in steps if name.endswith("_ms")]].sum(axis=1) / 1e3
+    spent = steps[[name for name in steps if str(name).endswith("_ms")]].sum(axis=1) / 1e3
     until = steps["start_s"] + spent * repeat
-    until = np.minimum(until, steps["start_s"].shift(-1).fillna(np.inf))  # the next one's start, if steps overlap
+    until = until.clip(upper=steps["start_s"].shift(-1).fillna(np.inf))  # the next one's start, if steps overlap
     each = -(-len(steps) // MOST_SLICES) or 1
     books = [name for name in LayoutBooks._fields if name in steps and steps[name].any()]
     facts = steps.assign(steps=repeat * (steps["num_seqs"] > 0), until=until)
@@ -81,7 +82,7 @@ def _slices(steps: pd.DataFrame) -> tuple[list[Event], int]:
                                                                        "preempted", "decode_seqs"]].sum()  # fmt: skip
     found: list[Event] = []
     where = {"pid": ENGINE, "tid": 0}
-    for row, done, sum_of in zip(first.to_dict("records"), last.tolist(), sums.to_dict("records"), strict=True):
+    for row, done, sum_of in zip(records(first), last.tolist(), records(sums), strict=True):
         start = _us(row["start_s"])
         if sum_of["steps"]:
             name = _work(sum_of["prefill_tokens"], sum_of["decode_seqs"])
@@ -99,7 +100,7 @@ def _told_by_a_server(folder: Path) -> Iterator[Event]:
     """The counters of an engine that was only asked for them, once a second or so."""
     if not (folder / "engine.csv").exists():
         return
-    for row in pd.read_csv(folder / "engine.csv").to_dict("records"):
+    for row in records(pd.read_csv(folder / "engine.csv")):
         for name, columns in (("sequences", ("running", "waiting")), ("KV cache in use, %", ("kv_in_use_pct",))):
             if args := {column: round(row[column]) for column in columns if pd.notna(row.get(column))}:
                 yield {"ph": "C", "pid": ENGINE, "tid": 0, "name": name, "ts": _us(row["start_s"]), "args": args}
@@ -140,7 +141,7 @@ def _instants(folder: Path) -> dict[int, list[tuple[int, str]]]:
     """By request, (µs, what): when it was preempted or swapped out and came back, where the run noted it."""
     found: dict[int, list[tuple[int, str]]] = {}
     if (folder / "events.csv").exists():
-        for row in pd.read_csv(folder / "events.csv").to_dict("records"):
+        for row in records(pd.read_csv(folder / "events.csv")):
             found.setdefault(int(row["request"]), []).append((_us(row["start_s"]), str(row["event"])))
     return found
 

@@ -32,4 +32,7 @@ def read_token_times(folder: Path) -> dict[int, np.ndarray] | None:
     if not (folder / FILE).exists():
         return None
     table = pd.read_parquet(folder / FILE).sort_values(["request", "time_s"])
-    return {int(request): of.to_numpy() for request, of in table.groupby("request")["time_s"]}
+    return {
+        int(request): of.to_numpy()  # type: ignore[arg-type]
+        for request, of in table.groupby("request")["time_s"]
+    }
