@@ -80,6 +80,7 @@ def row_of(cfg: DictConfig, device: Device, scheduler: Scheduler, workload: Work
         "banner": workload.banner,
         "workload_notes": workload.notes,
     }
+    row |= scheduler.allocator.facts()
     row |= summarize(recorder, table, device.capacity)
     prefix, shares = scheduler.prefix, scheduler.allocator.shares
     row["prefix_hit_pct"] = 100 * prefix.hits / prefix.queries if shares and prefix.queries else None
