@@ -18,6 +18,7 @@ from harness.errors import HarnessError
 from harness.files import write_table, write_text
 from harness.live.beside_figure import draw, told
 from harness.live.limits import limits_of
+from harness.live.step_log import read_step_log
 from harness.live.steps import client_steps
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
@@ -48,10 +49,11 @@ def beside(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any]
     """The task of `experiment=beside`: measure, fit, simulate, compare.
 
     Every rate is measured in every round, in a folder of its own. The steps that the client saw in the rates of
-    `beside.fit` give a step model (`latency.yaml`), and what requests spend outside the engine (HTTP, tokenizer, other
-    processes) one constant: the median by which their first tokens came later than simulated. Then the requests of
-    every run are simulated as they were sent, under the scheduler of the configuration, with the pool that the server's
-    metrics tell and the limits of its log. Writes `beside.csv` (a row for each run and number) and `beside.png`.
+    `beside.fit`, or those that the engine wrote down (`beside.steps`), give a step model (`latency.yaml`). What
+    requests spend outside the engine (HTTP, tokenizer, other processes) is one constant: the median by which their
+    first tokens came later than simulated in the rates of `beside.fit`. Then the requests of every run are simulated
+    as they were sent, under the scheduler of the configuration, with the pool that the server's metrics tell and the
+    limits of its log. Writes `beside.csv` (a row for each run and number) and `beside.png`.
 
     Raises:
         HarnessError: a rate to fit that is not measured, or too few steps seen.
@@ -62,8 +64,10 @@ def beside(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any]
         raise HarnessError(f"beside.fit={unknown[0]}: it must be among beside.rates={list(settings.rates)}")
     limits = limits_of(settings.log)
     runs = [_measure(cfg, folder, rate, again, facts) for again in range(settings.rounds) for rate in settings.rates]
-    steps = pd.concat([client_steps(run.folder).assign(run=run.folder.name, begun=at)
-                       for at, run in enumerate(runs) if run.rate in settings.fit], ignore_index=True)  # fmt: skip
+    logged = [read_step_log(settings.steps).assign(run="step log", begun=0)] if settings.steps else []
+    steps = pd.concat(logged or [client_steps(run.folder).assign(run=run.folder.name, begun=at)
+                                 for at, run in enumerate(runs) if run.rate in settings.fit],
+                      ignore_index=True)  # fmt: skip
     held_back = np.arange(len(steps)) % HELD_BACK == HELD_BACK - 1
     latency = FittedLatency.fit(steps[~held_back])
     errors = errors_by_kind(latency, steps[held_back])
@@ -76,11 +80,12 @@ def beside(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any]
     outside_ms = max(float(np.median(np.concatenate(late))), 0.0)
     pairs = zip(runs, simulated, strict=True)
     table = pd.DataFrame([
-        row for run, it in pairs for row in _compared(run, it, outside_ms, run.rate in settings.fit)
+        row for run, it in pairs for row in _compared(run, it, outside_ms, run.rate in settings.fit and not logged)
     ])  # fmt: skip
     write_table(folder / "beside.csv", table)
-    where, missed = " and ".join(f"{rate:g}" for rate in settings.fit), errors.iloc[-1]["median_pct"]
-    about = (f"{runs[0].row['device']}: {len(steps):,} steps seen at {where} requests/s, missed by {missed:.1f} % "
+    missed = errors.iloc[-1]["median_pct"]
+    where = "in its log" if logged else f"at {' and '.join(f'{rate:g}' for rate in settings.fit)} requests/s"
+    about = (f"{runs[0].row['device']}: {len(steps):,} steps seen {where}, missed by {missed:.1f} % "
              f"(median, held back; within a run {spread['error_within_run_pct']:.1f} %); {outside_ms:.1f} ms of each "
              "request outside the engine")  # fmt: skip
     print(f"{told(table)}\n{about}\nuse it: device=simulated device.latency={folder}/latency.yaml")

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from harness.errors import HarnessError
 from harness.live.limits import limits_of
+from harness.live.step_log import read_step_log
 from harness.live.steps import client_steps
 from harness.runner.latency.fitted import FittedLatency
 from tests.command import command
@@ -72,6 +73,21 @@ def test_answers_of_one_token_tell_no_step(tmp_path: Path) -> None:
     pd.DataFrame({"id": [0, 1], "prompt_tokens": 3, "cached_tokens": None}).to_csv(tmp_path / "requests.csv")
     with pytest.raises(HarnessError, match="no answer has two pieces"):
         client_steps(tmp_path)
+
+
+def test_steps_are_read_from_an_engine_s_own_log(tmp_path: Path) -> None:
+    log = tmp_path / "steps.jsonl"
+    rows = [{"num_seqs": n, "context_tokens": 100 * n, "prefill_tokens": p, "execute_ms": 5 + n + p / 100, "more": 1}
+            for n in range(1, 9) for p in (0, 0, 64, 128)]  # fmt: skip
+    log.write_text("\n".join(json.dumps(row) for row in rows * 5))
+    steps = read_step_log(str(log))
+    assert len(steps) == 160
+    assert steps["prefill_attention"].max() == 128 * 129 // 2
+    told = FittedLatency.fit(steps)
+    assert told.predict(steps) / 1e6 == pytest.approx(steps["execute_ms"], rel=0.02)
+    log.write_text('{"num_seqs": 1}\n')
+    with pytest.raises(HarnessError, match="line 1: context_tokens must be a number"):
+        read_step_log(str(log))
 
 
 def test_limits_are_read_from_a_log(tmp_path: Path) -> None:
