@@ -37,7 +37,9 @@ def build_allocator(cfg: DictConfig, capacity: int, asked: Collection[str] = (),
     cls = locate(cfg.allocator._target_, "allocator._target_")
     compiled.check(cfg, cls)
     arguments = _arguments(cls, cfg.allocator, "allocator", asked)
-    layout = layout and layout.within(cfg.max_model_len)
+    within = layout and layout.within(cfg.max_model_len)
+    if layout and within and layout.uniform == within.uniform:  # else the pool would be counted in another unit
+        layout = within
     takes = plugins.arguments(cls)
     if "token_bytes" in takes:  # it deals in bytes, which only the model tells
         arguments = kv_buffers(layout or layout_for(cfg)) | arguments
