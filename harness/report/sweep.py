@@ -139,8 +139,10 @@ class Sweep:
 
 
 class Clockwork:
-    """How long each row of a step table took, in s. One that stands for a jump of many steps ends where the next begins:
-    its steps are not all as long as its first."""
+    """How long each row of a step table took, in s.
+
+    A row that stands for a jump of many steps ends where the next begins: they are not all as long as its first.
+    """
 
     def __init__(self) -> None:
         self._parts: list[np.ndarray] = []
