@@ -123,7 +123,7 @@ def test_what_bound_a_step_is_the_first_cause_that_applies() -> None:
 
 def test_rows_that_stand_for_jumps_take_the_time_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a run of a million requests: a jump's first step may compute prompts, and take longer than its others."""
-    monkeypatch.setattr("harness.metrics.steps.DETAILED", 10)
+    monkeypatch.setattr("harness.metrics.steps.DETAILED", 0)
     row = run_job(composed([*SMALL, "system=vllm", "workload.num_requests=64"]), tmp_path / "0", [])
     steps = pd.read_csv(tmp_path / "0" / "steps.csv")
     assert (steps["repeat"] > 1).any()
