@@ -92,6 +92,8 @@ class Allocator(ABC):
         tables: ``[rows, width]`` int32, one row per admitted sequence; rows are reused, the array may be replaced by a
             larger one.
         group_tables: such a table for each group; `tables` is the first. A sequence has the same row in all.
+        group_layers: where layers keep different tokens, the model's layers of each group, in the order in which their
+            pages lie in its blocks; () = not told, so that it is good for simulation only.
         grows: False where a placement cannot widen a sequence (then `on_demand` makes no sense with it).
         reserves: False where it keeps no promise (then only `on_demand` makes sense).
         shares: whether sequences may come to hold the same slots because `lookup` found them; by default, whether there
@@ -107,6 +109,7 @@ class Allocator(ABC):
     """
 
     block_size: int = 0
+    group_layers: tuple[tuple[int, ...], ...] = ()
     grows: bool = False
     reserves: bool = True
     shares: bool = False

@@ -95,6 +95,9 @@ class VllmHybrid(Allocator):
         self.grain = unit
         self.null_blocks = 1
         self.geometry = geometry
+        if layout is not None:
+            numbers = sorted([(number, at) for at, group in enumerate(layout.groups) for number in group.layers])
+            self.group_layers = tuple([tuple([numbers[at][0] for at in group.layers]) for group in geometry.groups])
         self.num_blocks = capacity // unit
         self.specs: list[Spec] = [group.spec for group in geometry.groups]
         self.pool = KeyedPool(self.num_blocks, len(kept))

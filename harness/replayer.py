@@ -26,15 +26,20 @@ class WorkloadLike(Protocol):
 
 
 class Source:
-    """Arrivals in order. In a closed loop the next request arrives when one of the `concurrency` in flight is over."""
+    """Arrivals in order. In a closed loop the next request arrives when one of the `concurrency` in flight is over.
 
-    def __init__(self, workload: WorkloadLike) -> None:
+    Args:
+        client_ns: what lies, in a closed loop, between a client's sending and the arrival.
+    """
+
+    def __init__(self, workload: WorkloadLike, client_ns: int = 0) -> None:
         self.pending = deque(workload.requests)
+        self.client_ns = client_ns
         self.closed = workload.concurrency is not None
         self.injected = 0
         if self.closed:
             for i, request in enumerate(self.pending):
-                request.arrival_ns = 0 if i < (workload.concurrency or 0) else -1
+                request.arrival_ns = client_ns if i < (workload.concurrency or 0) else -1
 
     def next_at(self) -> int | None:
         """When the next request arrives (ns); None when none is left or none arrives before another is over."""
@@ -53,7 +58,7 @@ class Source:
         if self.closed:
             waiting = (request for request in self.pending if request.arrival_ns < 0)
             for request, _ in zip(waiting, range(count), strict=False):
-                request.arrival_ns = now
+                request.arrival_ns = now + self.client_ns
 
 
 def replay(source: Source, engines: Items[Engine], clock: Clock, router: Router | None = None,

@@ -54,7 +54,7 @@ def draw(sweep: Sweep) -> Figure | None:
         if theirs:
             text.set(color="#777777", size=8.5, style="italic")
     ax.set_xlim(0, 100)
-    ax.set_xlabel("share of the KV pool, % of slots" + (" (mean over the time in which requests waited for memory)"
+    ax.set_xlabel("share of the KV pool, %" + (" (mean over the time in which requests waited for memory)"
                                                         if saturated else " (mean over the whole run)"))  # fmt: skip
     shown = [n for n in COLUMNS if any(v.get(n, 0) > 0.05 for v, theirs in bars if not theirs or n in v)]
     handles = [Patch(**fill(name), label=COLUMNS[name][1]) for name in shown]

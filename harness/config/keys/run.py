@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness import devices
 from harness.config.key import Key, When, at, where, without
-from harness.config.kinds import Choice, Either, Named, Number, Switch, Table, Text, Whole
+from harness.config.kinds import Choice, Either, Many, Named, Number, Switch, Table, Text, Whole
 
 SEED = Whole(0, 2**64 - 1)
 MOST_SLOTS = 2**31 - 1  # a slot's number is one of 32 bits in every table
@@ -17,6 +17,8 @@ PUBLISHED = Path(__file__).parents[2] / "published"
 MAPPING = Table(what="a mapping")
 SIMULATED = where("device.kind", *devices.SIMULATED)
 REAL = When("on a real device", lambda values: at(values, "device.kind") in devices.HERE)
+OPERATORS = where("device.latency", "operators")
+RULES = ("smooth", "history", "static_scales", "padded_graphs", "power_cap", "eager_prompts", "host", "pointwise")
 ON_CPU = When("on a CPU", lambda values: at(values, "device.kind") in ("cpu", "auto"))
 ON_GPU = When("on a GPU", lambda values: at(values, "device.kind") in ("cuda", "auto"))
 SERVES = When("where requests are served",
@@ -35,7 +37,7 @@ def hardware() -> list[str]:
 
 def latencies() -> list[str]:
     """The latency models that have a name."""
-    return ["roofline", *stems(RUNNER / "latency" / "presets", ".yaml")]
+    return ["roofline", "operators", *stems(RUNNER / "latency" / "presets", ".yaml")]
 
 
 def figures() -> list[str]:
@@ -102,6 +104,14 @@ DEVICE = [
         "how long steps take", null=True, when=(SIMULATED,)),
     Key("device.hardware", Either(Named(hardware, "a YAML file"), MAPPING),
         "the machine: its peaks and its memory", null=True, when=(SIMULATED,)),
+    Key("device.tables", Text("the path of a folder"), "operator tables, as the package aiconfigurator-core has them",
+        null=True, when=(SIMULATED,)),
+    Key("device.engine", Text("an engine and a version, such as vllm-0.24.0"),
+        "whose operators they are; without a version the newest", null=True, when=(OPERATORS,)),
+    Key("device.quantization", Choice("none", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4_wo"),
+        "element type of the weights (`mxfp4`, `int4_wo`: of experts only)", null=True, when=(OPERATORS,)),
+    Key("device.without", Many(Choice(*RULES)), "rules of operator tables to do without", null=True,
+        when=(OPERATORS,)),
     Key("device.tensor_parallel", Whole(1, 4096), "devices that share every matrix and every head", when=(SIMULATED,)),
 ]  # fmt: skip
 
