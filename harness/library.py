@@ -33,10 +33,12 @@ from harness.clock import Clock
 from harness.config import asked_by, settled
 from harness.engine import Engine
 from harness.errors import HarnessError
+from harness.installation import EXPERIMENTS
 from harness.metrics.gaps import Gaps
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.summary import client_side, summarize
+from harness.mistakes import explained
 from harness.replayer import Source, replay
 from harness.routers.base import Router
 from harness.runner.latency.base import Latency
@@ -228,4 +230,5 @@ def _run(fleet: list[Engine], requests: list[Request], folder: Path) -> Run:
 def _composed(overrides: list[str]) -> DictConfig:
     import harness.task  # noqa: F401  (its resolvers)
 
-    return composed(overrides)
+    with explained(EXPERIMENTS):
+        return composed(overrides)
