@@ -188,7 +188,8 @@ class Allocator(ABC):
 
     def by_layers(self, kept: Sequence[Kept]) -> None:
         """Keep the books of each group of layers by itself, though there may be one only."""
-        self._ledger, self._by_layer, self.can_fork = Ledger(kept), True, False
+        rings = [grid.ring for grid in self.grids]
+        self._ledger, self._by_layer, self.can_fork = Ledger(kept, rings), True, False
 
     def serve(self, layout: KVLayout, total: int) -> None:
         """Keep the tokens of a model with that layout, which this placement was made without: all, in every layer.
@@ -594,6 +595,10 @@ class Allocator(ABC):
         holds, if there are several.
         """
         return self._held()[6:]
+
+    def facts(self) -> dict[str, float]:
+        """What a summary should say of this pool besides, by name; such as what an engine prints of it."""
+        return {}
 
     # ---- for subclasses --------------------------------------------------------------------------------------------
 

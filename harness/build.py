@@ -57,7 +57,9 @@ def make_allocator(cls: Any, arguments: Mapping[str, Any], capacity: int, max_mo
         HarnessError: the class refuses its arguments.
     """
     takes, given, slots = plugins.arguments(cls), dict(arguments), capacity
-    layout = layout and layout.within(max_model_len)
+    within = layout and layout.within(max_model_len)
+    if layout and within and layout.uniform == within.uniform:  # else the pool would be counted in another unit
+        layout = within
     if layout and "token_bytes" in takes:  # it deals in bytes, which only the model tells
         given = kv_buffers(layout) | given
     if "layout" in takes:

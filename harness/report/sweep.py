@@ -15,7 +15,7 @@ from harness.metrics.steps import INTEGERS, SPENT
 from harness.report.comparison import aggregate, comparison, find_baseline, names, read_jobs, swept_columns
 from harness.report.rows import sound
 
-NARROW: Any = dict.fromkeys(INTEGERS[1 : SPENT.start], np.int32)  # a simulation may have millions of rows
+NARROW: Any = dict.fromkeys(INTEGERS[1 : SPENT.start], np.int64)  # bytes of a pool are more than 2**31
 SPENT_MS = [f"{name}_ms" for name in INTEGERS[SPENT]]
 ROWS = 200_000  # read at once
 
