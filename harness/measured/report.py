@@ -52,7 +52,7 @@ def report(table: pd.DataFrame, rows: pd.DataFrame, folder: Path, predictor: Pre
 RULES = (
     "Errors are of the means of TTFT and TPOT over a run's requests; a group's median and mean are over |error| of all "
     "its rows that were predicted.",
-    "A row whose measured rate would need more than 115 % of the GPU's time, by these tables, is named `not as stated`, "
+    "A row whose measured rate would need more than 115 % of the GPU's time by these tables is named `not as stated`, "
     "and scored all the same: the tables may be too slow instead. The last two columns are without such rows.",
     "TTFT of rows that are not from inferencex is printed, not to be scored: nobody describes their client.",
     "Tables are of a version of the engine that is newer than most runs; which one stands in `assumed`.",
