@@ -104,7 +104,7 @@ def _resume(folder: str, *more: str) -> None:
 COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
     "inspect": ("FILE [workload.KEY=VALUE]...", _inspect),
     "compile": ("", _compile),
-    "report": ("DIR [figures=paper]...", _report),
+    "report": ("DIR [figures=paper] [exports=[trace,benchmark]] [tables=[csv,parquet]]", _report),
     "resume": ("DIR [hydra/launcher=NAME]...", _resume),
     "list": ("[KIND]", _list),
     "tables": ("DIR", _tables),

@@ -15,6 +15,7 @@ import pytest
 
 from harness.claims import composed
 from harness.job import run_job
+from harness.live.steps import client_steps
 
 URL = os.environ.get("KVLAB_SERVER", "")
 pytestmark = [
@@ -40,6 +41,7 @@ def test_every_request_is_served_with_the_tokens_that_were_asked_for(tmp_path: P
     assert engine["output_tokens"].iloc[-1] == COUNT * TOKENS
     assert engine["prompt_tokens"].iloc[-1] == COUNT * (PROMPT + 32)
     assert row["prefix_hit_pct"] > 0
+    assert len(client_steps(tmp_path)) >= 0.8 * engine["steps"].iloc[-1], "all but the first after each pause"
     assert row["capacity"] > 0
     told = json.loads((tmp_path / "benchmark.json").read_text())
     assert told["total_output_tokens"] == COUNT * TOKENS

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness import devices
+from harness.config.engine_log import FromLog
 from harness.config.key import Key, When, at, where, without
 from harness.config.kinds import Choice, Either, Many, Named, Number, Switch, Table, Text, Whole
+from harness.exports import EXPORTS, TABLES
 
 SEED = Whole(0, 2**64 - 1)
 MOST_SLOTS = 2**31 - 1  # a slot's number is one of 32 bits in every table
@@ -51,7 +53,7 @@ RUN = [
     Key("seed", SEED, "of every random stream: weights, tokens, lengths, arrivals", needed=True),
     Key("repeat", Whole(0), "which repetition of the same measurement this is", needed=True),
     Key("max_model_len", Whole(2, 2**31 - 1), "longest sequence, prompt and output", "tokens", needed=True),
-    Key("kv_slots", Whole(1, None, "a whole number from 1 to 2**31 - 1"),
+    Key("kv_slots", Either(Whole(1, None, "a whole number from 1 to 2**31 - 1"), FromLog()),
         "size of the KV pool: a slot is room for a token's K and V in every layer", "slots",
         null=True, needed=True, when=(without("kv_bytes"), without("gpu_memory_utilization"))),
     Key("kv_bytes", Whole(1, 2**63 - 1), "size of the KV pool in bytes; wins over `kv_slots`", "bytes", null=True,
@@ -79,6 +81,11 @@ RUN = [
     Key("figure", Named(figures), "what the report of a sweep draws; null = what fits any sweep", null=True),
     Key("figures", Choice("screen", "paper"), "how figures are drawn: `screen` (PNG and SVG), or `paper`: besides, "
         "PDFs one column of a two-column paper wide, each with a LaTeX float", needed=True),
+    Key("exports", Many(Choice(*EXPORTS)), "files for other tools besides: `trace` is trace.json for Perfetto, "
+        "`benchmark` benchmark.json as `vllm bench serve --save-detailed` writes it", needed=True,
+        when=(where("task", "harness.job.serve"),)),
+    Key("tables", Many(Choice(*TABLES), some=True), "how the tables of requests and steps are written: `csv`, which "
+        "reports read, and besides `parquet`", needed=True, when=(where("task", "harness.job.serve"),)),
     Key("trace_s", Number(above=0), "length of a server's traces, where an experiment asks for one", "s"),
     Key("faster_transformer", Table(what="a latency model: `_target_` and its arguments"),
         "how long FasterTransformer's steps take on a server"),

@@ -1,4 +1,4 @@
-"""What the memory map costs a replay. Run: pytest tests/benchmarks/test_memory_map.py --benchmark-only
+"""What the memory map costs a replay. Run: pytest tests/benchmarks/test_memory_map_cost.py --benchmark-only
 
 The same requests with and without a map, in turn, so that a busy machine is busy for both; writing the map is counted.
 In a simulation steps cost least, so the map's share is largest there. `cost_pct` in the result file is the figure; the
