@@ -23,7 +23,7 @@ from harness.runner.made_up import MadeUp, decode_of, prefill_of
 from harness.runner.memory import check_memory, free_bytes
 from harness.runner.model import build_model, read_config, turn_weights
 from harness.runner.probe import Probed, probe
-from harness.runner.refusals import refuse_lengths
+from harness.runner.refusals import refuse_kernels, refuse_lengths
 from harness.runner.torch_runner import TorchModelRunner
 from harness.workload import prompt_tokens
 
@@ -131,10 +131,7 @@ def _load(key: str) -> Loaded:
         "parameters": sum(p.numel() for p in model.parameters()),
     }
     probed = probe(model)
-    unequal = any(stored.key != stored.value for stored in probed.layers.values())
-    if backend.name == "triton" and unequal:
-        raise HarnessError(f"model {model.config.model_type}: the Triton kernels have no latents, and no K and V of "
-                           "unequal widths; device.kernels=torch has them")  # fmt: skip
+    refuse_kernels(model, probed, backend)
     layout = probed.layout(dtype.itemsize)
     facts["attention"] = "the model's own, over a dense mask: slow" if probed.calls.most else "ours"
     loaded = Loaded(device, dtype, model, probed, layout, backend, cfg.seed, facts, as_it_is(model))

@@ -128,7 +128,7 @@ def _with_its_own(model: Any, error: OwnAttentionError) -> Probed:
     Raises:
         HarnessError: it can be seen that it is not.
     """
-    model.set_attn_implementation(OWN)
+    model.config._attn_implementation = OWN
     wrong = refuses(model)
     if wrong:
         raise HarnessError(f"{error}; and it {wrong}, so its sequences can't share a row")
