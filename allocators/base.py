@@ -92,6 +92,8 @@ class Allocator(ABC):
         tables: ``[rows, width]`` int32, one row per admitted sequence; rows are reused, the array may be replaced by a
             larger one.
         group_tables: such a table for each group; `tables` is the first. A sequence has the same row in all.
+        group_layers: where layers keep different tokens, the model's layers of each group, in the order in which their
+            pages lie in its blocks; () = not told, so that it is good for simulation only.
         grows: False where a placement cannot widen a sequence (then `on_demand` makes no sense with it).
         reserves: False where it keeps no promise (then only `on_demand` makes sense).
         shares: whether sequences may come to hold the same slots because `lookup` found them; by default, whether there
@@ -107,6 +109,7 @@ class Allocator(ABC):
     """
 
     block_size: int = 0
+    group_layers: tuple[tuple[int, ...], ...] = ()
     grows: bool = False
     reserves: bool = True
     shares: bool = False
@@ -185,7 +188,8 @@ class Allocator(ABC):
 
     def by_layers(self, kept: Sequence[Kept]) -> None:
         """Keep the books of each group of layers by itself, though there may be one only."""
-        self._ledger, self._by_layer, self.can_fork = Ledger(kept), True, False
+        rings = [grid.ring for grid in self.grids]
+        self._ledger, self._by_layer, self.can_fork = Ledger(kept, rings), True, False
 
     def serve(self, layout: KVLayout, total: int) -> None:
         """Keep the tokens of a model with that layout, which this placement was made without: all, in every layer.
@@ -591,6 +595,10 @@ class Allocator(ABC):
         holds, if there are several.
         """
         return self._held()[6:]
+
+    def facts(self) -> dict[str, float]:
+        """What a summary should say of this pool besides, by name; such as what an engine prints of it."""
+        return {}
 
     # ---- for subclasses --------------------------------------------------------------------------------------------
 

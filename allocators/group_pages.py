@@ -27,6 +27,7 @@ class GroupPages(Allocator):
     def __init__(self, capacity: int, max_model_len: int, layout: KVLayout, grids: Sequence[Grid]) -> None:
         super().__init__(capacity, max_model_len, layout.kept, grids)
         self.by_layers(self.kept)
+        self.group_layers = tuple([tuple([n for group in alike for n in group.layers]) for alike in layout.alike()])
         self.pages: dict[int, list[list[int]]] = {}
 
     @abstractmethod

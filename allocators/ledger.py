@@ -32,10 +32,11 @@ class Ledger:
 
     Args:
         kept: what each group keeps.
+        rings: tokens after which a group's extents begin again; 0 = never.
     """
 
-    def __init__(self, kept: Sequence[Kept]) -> None:
-        self.kept = tuple(kept)
+    def __init__(self, kept: Sequence[Kept], rings: Sequence[int]) -> None:
+        self.kept, self.rings = tuple(kept), tuple(rings)
         self.held = 0  # units of all sequences, shared ones counted for each holder
         self._size = 64
         self._parts = np.zeros((len(self.kept), 4, self._size), dtype=np.int64)
@@ -76,11 +77,11 @@ class Ledger:
         stored = np.fromiter([holder.stored for holder in self._holders.values()], np.int64, len(rows))
         final, promise, finished = self._ends[:, rows]
         live = None if not finished.any() else finished == 0
-        return [self._group(kept, part[:, rows], stored, final, promise, live)
-                for kept, part in zip(self.kept, self._parts, strict=True)]  # fmt: skip
+        return [self._group(kept, ring, part[:, rows], stored, final, promise, live)
+                for kept, ring, part in zip(self.kept, self.rings, self._parts, strict=True)]  # fmt: skip
 
-    def _group(self, kept: Kept, parts: np.ndarray, stored: np.ndarray, final: np.ndarray, promise: np.ndarray,
-               live: np.ndarray | None) -> list[int]:  # fmt: skip
+    def _group(self, kept: Kept, ring: int, parts: np.ndarray, stored: np.ndarray, final: np.ndarray,
+               promise: np.ndarray, live: np.ndarray | None) -> list[int]:  # fmt: skip
         """The columns of one group; all arrays are by sequence."""
         finished = 0
         if live is not None:
@@ -91,6 +92,10 @@ class Ledger:
             old = int(np.maximum(states - 1, 0).sum()) * kept.state_units
             running = int((states > 0).sum()) * kept.state_units
             return [0, finished, 0, 0, 0, 0, old, int(units.sum()) - old - running, running]
+        if ring:
+            over = np.maximum(stored - ring, 0)
+            first, end = first + over, end + over
+            final, promise = np.minimum(final, first + ring), np.minimum(promise, first + ring)
         here = np.minimum(np.maximum(stored, first), end)
         seen = here if kept.reach else first
         if kept.reach:

@@ -75,16 +75,21 @@ class Recount:
         if kept.state_units:
             return self._states(kept, self.blocks(holder, group), cells)
         first, end, padded, stride = 0, holder.held, 0, 1
+        final, promise = holder.final, holder.promise
         if self.by_layer:
             part, grid = self.allocator.occupied(holder)[group], self.allocator.grids[group]
             first, end = part.first, part.end
             if grid.block_size:
                 stride, padded = grid.block_size, grid.stride - grid.block_size * kept.token_units
                 first -= first % stride
+            if grid.ring:  # it holds the last so many tokens
+                over = max(holder.stored - grid.ring, 0)
+                first, end = first + over, end + over
+                final, promise = min(final, first + grid.ring), min(promise, first + grid.ring)
         at, size = np.arange(first, end), kept.token_units // self.cell
         unread = at < (kept.behind(holder.stored) if self.by_layer else 0)
         codes = np.select(
-            [unread, at < holder.stored, at < holder.final, at < holder.promise],
+            [unread, at < holder.stored, at < final, at < promise],
             [UNREAD, USED, RESERVED, OVER],
             ROUNDING,
         )

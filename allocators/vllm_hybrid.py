@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from allocators.base import NO_HIT, Allocator, AllocatorError, Ask, Grid, Growth, Hit, Holder, KVLayout, Move, Part
 from allocators.books import check_block_size
@@ -95,6 +96,9 @@ class VllmHybrid(Allocator):
         self.grain = unit
         self.null_blocks = 1
         self.geometry = geometry
+        if layout is not None:
+            numbers = sorted([(number, at) for at, group in enumerate(layout.groups) for number in group.layers])
+            self.group_layers = tuple([tuple([numbers[at][0] for at in group.layers]) for group in geometry.groups])
         self.num_blocks = capacity // unit
         self.specs: list[Spec] = [group.spec for group in geometry.groups]
         self.pool = KeyedPool(self.num_blocks, len(kept))
@@ -490,6 +494,17 @@ class VllmHybrid(Allocator):
         return any(end // size - tail <= block < end // size for end in ends)
 
     # ---- the books ---------------------------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, float]:
+        """What the engine would print of the pool when it starts, scheduling asynchronously as it does by default."""
+        geometry = replace(self.geometry, engine=self.geometry.engine._replace(in_flight=2 * self.step_tokens))
+        available = self.num_blocks * geometry.block_bytes
+        return {
+            "printed_kv_tokens": int(geometry.concurrency(available) * self.max_model_len),
+            "printed_concurrency": geometry.concurrency(available),
+            "num_blocks": self.num_blocks,
+            "padding_at_max_len_pct": 100 * geometry.padding_at_max_len,
+        }
 
     @property
     def free_slots(self) -> int:

@@ -1,7 +1,8 @@
 """`python -m harness` runs a job, or the sweep of an experiment; `report DIR` reports one again, `resume DIR` goes on.
 
 `python -m harness inspect FILE [workload.KEY=VALUE]...` describes a trace; `python -m harness compile` compiles the
-simulation (optional); `python -m harness check` compares what our runner says of a model with what the model says by
+simulation (optional); `python -m harness tables DIR` prints the health of operator tables; `python -m harness check`
+compares what our runner says of a model with what the model says by
 itself.
 """
 
@@ -80,11 +81,23 @@ def _list(kind: str | None = None) -> None:
     list_names(kind)
 
 
+def _tables(folder: str) -> None:
+    from harness.operators.health import print_health
+
+    print_health(folder)
+
+
 def _report(folder: str, *words: str) -> None:
     from harness.again import report_again
 
     if not report_again(Path(folder), *words):
         sys.exit(1)
+
+
+def _compare(*words: str) -> None:
+    from harness.compare import compare
+
+    compare(*words)
 
 
 def _resume(folder: str, *more: str) -> None:
@@ -97,9 +110,11 @@ def _resume(folder: str, *more: str) -> None:
 COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
     "inspect": ("FILE [workload.KEY=VALUE]...", _inspect),
     "compile": ("", _compile),
-    "report": ("DIR [figures=paper]...", _report),
+    "report": ("DIR [figures=paper] [exports=[trace,benchmark]] [tables=[csv,parquet]]", _report),
+    "compare": ("DIR DIR [DIR]... [csv=FILE]...", _compare),
     "resume": ("DIR [hydra/launcher=NAME]...", _resume),
     "list": ("[KIND]", _list),
+    "tables": ("DIR", _tables),
     "check": ("[FAMILY|KEY=VALUE]...", _check),
 }
 

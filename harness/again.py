@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.environment import environment
 from harness.errors import HarnessError
+from harness.exports import export
 from harness.files import named
 from harness.folders import JOB, Lock, begun, clear, holder
 from harness.installation import EXPERIMENTS, PACKAGE
@@ -19,6 +20,7 @@ from harness.launchers import STOPPED
 from harness.plan import PLAN, Job, Plan, read_plan, summary_of
 
 NOT_AGAIN = ("hydra.sweep", "hydra.mode", "hydra.run", "hydra.sweeper")  # of the command of a sweep, when it is resumed
+LATER = ("figures", "exports", "tables")  # of a configuration, what can be had of a finished run, too
 SOURCES = ("harness", "allocators", "schedulers", "kvlab_kernels")
 
 
@@ -26,16 +28,24 @@ def report_again(folder: Path, *words: str) -> bool:
     """Report on a sweep, finished or not, on a job of it, or on a single run; whether all of it finished.
 
     Args:
-        words: `figures=screen` or `figures=paper`: how figures are drawn, whatever the run said.
+        words: `figures=paper`: how figures are drawn, whatever the run said; `exports=[trace]` and
+            `tables=[csv,parquet]`: files to be made of every finished job besides.
 
     Raises:
         HarnessError: there is no such folder, or nothing of ours in it that can be read; or a word says something else.
     """
-    figures = _figures_of(words)
+    wanted = _wanted(words)
+    figures = wanted.pop("figures", None)
     from harness.report import report_job
+    from harness.report.rows import read_rows
     from harness.sweep import report
 
-    if kind_of(folder) == "sweep":
+    kind = kind_of(folder)
+    for job in read_rows(folder) if wanted else ():
+        if job["status"] == "finished":
+            for notice in export(folder / job["dir"], wanted.get("exports", ()), wanted.get("tables", ())):
+                print(f"{job['dir']}/{notice}".removeprefix("./"), file=sys.stderr)
+    if kind == "sweep":
         return report(folder, figures) == 0
     row = summary_of(folder)
     if row is None:
@@ -46,19 +56,22 @@ def report_again(folder: Path, *words: str) -> bool:
     return str(row["status"]) == "finished"
 
 
-def _figures_of(words: Sequence[str]) -> str | None:
-    """How figures are to be drawn, as the words of a command line say it."""
+def _wanted(words: Sequence[str]) -> dict[str, Any]:
+    """What the words of a command line ask for, by key: `figures`, `exports` and `tables`."""
+    from harness.arguments import value_of
     from harness.config.keys import KEYS
 
+    found: dict[str, Any] = {}
     for word in words:
-        key, _, value = word.partition("=")
-        if key != "figures":
-            raise HarnessError(f"{word}: a report takes figures=screen or figures=paper; all else is as it was run")
+        key, _, text = word.partition("=")
+        if key not in LATER:
+            raise HarnessError(f"{word}: a report takes {', '.join(f'{name}=…' for name in LATER)}; all else is as it "
+                               "was run")  # fmt: skip
         try:
-            KEYS["figures"].read(value)
+            found[key] = KEYS[key].read(value_of(text))
         except ValueError as error:
             raise HarnessError(str(error)) from None
-    return words[-1].partition("=")[2] if words else None
+    return found
 
 
 def kind_of(folder: Path) -> str:

@@ -20,6 +20,7 @@ from harness.errors import HarnessError
 
 INPUTS = ("workload.path", "model.path", "model.config", "device.latency", "device.hardware", "validate.measured",
           "validate.profile", "validate.meta", "validate.prompts")  # fmt: skip
+FROM_LOG = "from_log:"  # a value of kv_slots
 FOLDERS = ("hydra.run.dir", "hydra.sweep.dir")
 _MOST_WORDS = 12  # that a path may have been split into
 
@@ -38,6 +39,8 @@ def quoted(words: Sequence[str]) -> list[str]:
             word = f"{key}={_input(value)}"
         elif equals and key.lstrip("+") in FOLDERS and not _reads_as_it_is(value):
             word = f"{key}={_in_quotes(os.path.expanduser(value))}"
+        elif value.startswith(FROM_LOG) and _exists(value.removeprefix(FROM_LOG)) and not _reads_as_it_is(value):
+            word = f"{key}={_in_quotes(value)}"
         done.append(word)
     return done
 
@@ -82,6 +85,18 @@ def keys_of(words: Sequence[str], group: str) -> dict[str, Any]:
             into = into.setdefault(name, {})
         into[path[-1]] = override.value()
     return found
+
+
+def value_of(text: str) -> Any:
+    """A value as Hydra reads it from a command line; the text itself where it can't.
+
+    Raises:
+        ValueError: it is a sweep.
+    """
+    override = _parsed(f"key={text}")
+    if override is not None and override.is_sweep_override():
+        raise ValueError(f"{text}: a list has brackets: [{text}]")
+    return text if override is None else override.value()
 
 
 def _input(value: str) -> str:

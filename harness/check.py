@@ -2,7 +2,8 @@
 
 `python -m harness check model.config=FILE` (or `model=NAME`, `model.path=`, with any other key) checks one model. Exit
 codes: 0 equal, 1 different, 2 refused. `python -m harness check [FAMILY ...] [KEY=VALUE ...] [--out DIR]` goes through
-the tested architectures as tiny models and prints a table (and writes it); it ends with 1 if any of them differs.
+the tested architectures as tiny models, with all kernels that run here, and prints a table (and writes it); it ends
+with 1 if any of them differs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,8 @@ def main(arguments: list[str], experiments: Path) -> int:
     must_run_here(cfg, "check runs a model")
     if any(word.partition("=")[0].lstrip("+").partition(".")[0] == "model" for word in overrides) and not names:
         return _check_one(cfg)
-    print(f"{'architecture':<18}{'verdict':<11}{'difference':<12}{'seconds':<9}(in standard deviations of the logits)")
+    columns = f"{'architecture':<18}{'kernels':<9}{'verdict':<11}{'difference':<12}{'seconds':<9}"
+    print(f"{columns}(in standard deviations of the logits)")
     table = check_families(cfg, names, _show)
     if options.out:
         _write(table, options.out)
@@ -67,7 +70,8 @@ def _check_one(cfg: DictConfig) -> int:
 
 def check_families(cfg: DictConfig, names: list[str] | None = None,
                    tell: Callable[[dict[str, Any]], None] | None = None) -> pd.DataFrame:  # fmt: skip
-    """One row for each tested architecture, or those named: the verdict, the largest difference, the time, the reason.
+    """One row for each tested architecture, or those named, and each kind of kernels: the verdict, the largest
+    difference, the time, the reason.
 
     Args:
         cfg: the whole configuration; its model is replaced by one after the other.
@@ -77,7 +81,7 @@ def check_families(cfg: DictConfig, names: list[str] | None = None,
         HarnessError: there is no such architecture.
     """
     from harness.build import nearest
-    from harness.runner.device import open_model
+    from harness.runner.device import open_model, runnable
     from harness.runner.families import REFUSED, SERVED, families
     from harness.runner.verdict import judge
 
@@ -86,13 +90,15 @@ def check_families(cfg: DictConfig, names: list[str] | None = None,
         if name not in known:
             raise HarnessError(f"there is no tested architecture {name!r}{nearest(name, known)}")
     rows = []
-    for name in names or known:
+    every = runnable(cfg.device.kind) if cfg.device.kernels == "auto" else [str(cfg.device.kernels)]
+    for name, kernels in product(names or known, every):
         group = {"name": name, "path": None, "config": known[name], "init_std": 0.12}
-        row: dict[str, Any] = {"architecture": name, "model_type": known[name]["model_type"], "verdict": "refused"}
+        row: dict[str, Any] = {"architecture": name, "model_type": known[name]["model_type"], "kernels": kernels,
+                               "verdict": "refused"}  # fmt: skip
         begun = time.perf_counter()
         try:
-            model, backend = open_model(OmegaConf.merge(cfg, {"model": None}, {"model": group}))  # type: ignore[arg-type]
-            row["kernels"] = backend.name
+            changed = OmegaConf.merge(cfg, {"model": None}, {"model": group, "device": {"kernels": kernels}})
+            model, backend = open_model(changed)  # type: ignore[arg-type]
             verdict = judge(model, backend, cfg.seed)
             row |= {"verdict": "equal" if verdict.equal else "different", "difference": verdict.difference,
                     "tolerance": verdict.tolerance}  # fmt: skip
@@ -106,8 +112,8 @@ def check_families(cfg: DictConfig, names: list[str] | None = None,
 
 
 def _show(row: dict[str, Any]) -> None:
-    shown = f"{row['architecture']:<18}{row['verdict']:<11}{_difference(row):<12}{row['seconds']:<9.2f}{_reason(row)}"
-    print(shown.rstrip(), flush=True)
+    which = f"{row['architecture']:<18}{row['kernels']:<9}{row['verdict']:<11}"
+    print(f"{which}{_difference(row):<12}{row['seconds']:<9.2f}{_reason(row)}".rstrip(), flush=True)
 
 
 def _difference(row: dict[Any, Any]) -> str:
@@ -125,7 +131,7 @@ def _write(table: pd.DataFrame, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     table.to_csv(folder / "models.csv", index=False, float_format="%.3g")
     lines = [
-        f"| {row['architecture']} | {row['kernels'] if pd.notna(row['kernels']) else ''} | {row['verdict']} | "
+        f"| {row['architecture']} | {row['kernels']} | {row['verdict']} | "
         f"{_difference(row)} | {row['seconds']:.2f} | {_reason(row)} |"
         for row in table.to_dict("records")
     ]
@@ -133,8 +139,9 @@ def _write(table: pd.DataFrame, folder: Path) -> None:
     (folder / "README.md").write_text(
         "# Models: what the runner says beside what `transformers` says\n\n"
         f"`python -m harness check --out {folder}`, {versions}. Tiny models with random weights; the largest "
-        "difference of any logit, in units of the logits' standard deviation. How it is compared stands in "
-        "`harness/runner/verdict.py`.\n\n"
+        "difference of any logit, in units of the logits' standard deviation. Three sequences share steps, lie strewn "
+        "over a pool full of NaN, and one loses its memory and is computed again; those of recurrent models are "
+        "compared with the model's own cache cut at the same places, too. See `harness/runner/verdict.py`.\n\n"
         "| architecture | kernels | verdict | difference | seconds | why |\n|---|---|---|---|---|---|\n"
         + "\n".join(lines)
         + "\n"

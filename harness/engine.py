@@ -92,11 +92,12 @@ class Engine:
             self.over += 1
         return rejection
 
-    def start(self, clock: Clock, arrival: int | None) -> int | None:
+    def start(self, clock: Clock, arrival: int | None, heed: bool = False) -> int | None:
         """Schedule steps and hand them to the runner, as many as may be under way.
 
         Args:
             arrival: before this (ns) no request can arrive; None = none will.
+            heed: see `jump`.
 
         Returns:
             When the oldest step under way lands (ns); None = there is nothing to run.
@@ -115,7 +116,7 @@ class Engine:
             if self.arrived != self.over + queued:
                 raise StalledError(f"{self.arrived} requests arrived, {self.over} are over and {queued} are queued")
             if batch.seqs:
-                under_way.append(self._hand_over(batch, now, schedule_ns, clock, arrival))
+                under_way.append(self._hand_over(batch, now, schedule_ns, clock, arrival, heed))
                 continue
             if not under_way:
                 self._rest(batch, now)
@@ -161,7 +162,8 @@ class Engine:
         ends = list(accumulate(self._last.further.ns, initial=self._last.ready))
         return ends[bisect_left(ends, request.arrival_ns)]
 
-    def _hand_over(self, batch: Batch, now: int, schedule_ns: int, clock: Clock, arrival: int | None) -> Step:
+    def _hand_over(self, batch: Batch, now: int, schedule_ns: int, clock: Clock, arrival: int | None,
+                   heed: bool) -> Step:  # fmt: skip
         scheduler = self.scheduler
         runs = max(now, self._busy_until)
         books = scheduler.allocator.memory(batch.blocked)
@@ -177,7 +179,7 @@ class Engine:
         ready = self._busy_until = lands = clock.ends(runs, execute_ns)
         further = NO_JUMP
         if self._jumping:
-            further = jump(scheduler, self.runner, batch, ready, arrival)
+            further = jump(scheduler, self.runner, batch, ready, arrival, heed)
             if further.ns:
                 self._busy_until = lands = ready + sum(further.ns)
         promised = _promise(batch) if self.depth > 1 else None

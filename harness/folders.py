@@ -26,7 +26,8 @@ except ImportError:  # no such locks on this system
 
 LOCK = ".lock"
 JOB = ("config.yaml", "environment.json", "summary.json", "traceback.txt", "requests.csv", "steps.csv",
-       "workload.jsonl", "engine.csv", "pieces.parquet", "benchmark.json")  # fmt: skip
+       "workload.jsonl", "engine.csv", "pieces.parquet", "benchmark.json", "trace.json", "requests.parquet",
+       "steps.parquet")  # fmt: skip
 SWEEP = ("plan.json", "multirun.yaml", "comparison.csv", "REPORT.md", "report.html")
 OURS = (*JOB, *SWEEP)  # by any of these a folder is known to hold results
 TRIES, PAUSE_S = 3, 0.02

@@ -1,9 +1,10 @@
 """Is everything right on this GPU, and how fast? `python -m harness.gpu_check --out DIR [--quick]`: under 8 minutes.
 
-Writes one folder: kernels against float64, bandwidth and moves (`kernels_*.csv`), the same answers from every
-placement, shared, swapped and moved (`answers.csv`), the headline experiment on a model of the shape of Llama-3.1-8B
-with 90 % of the GPU's memory (`headline/`), utilisation, memory and power by NVML (in its `comparison.csv`), and
-`check.json`. Needs no network. `--quick` does the same in tiny on whatever is there, a CPU too.
+Writes one folder: kernels against float64, bandwidth and moves (`kernels_*.csv`), logits of models with windows, sinks,
+latents and states beside those of `transformers` (`models.csv`), the same answers from every placement, shared, swapped
+and moved (`answers.csv`), the headline experiment on a model of the shape of Llama-3.1-8B with 90 % of the GPU's memory
+(`headline/`), utilisation, memory and power by NVML (in its `comparison.csv`), and `check.json`. Needs no network.
+`--quick` does the same in tiny on whatever is there, a CPU too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ FULL = ("model=llama_8b", "device=cuda", "gpu_memory_utilization=0.9", "workload
 QUICK = ("kv_slots=1024", "max_model_len=256", "workload.num_requests=16", "workload.fit=scale",
          "scheduler.max_num_seqs=64", "device.threads=1")  # fmt: skip
 CHECK = "check.json"
-OWN = ("answers.csv", "kernels_*.csv", "headline")  # what a check writes beside it
+MODELS = {"gemma3_mini": "auto", "gptoss_mini": "auto", "qwen3next_mini": "auto", "deepseek_mini": "torch"}  # kernels
+OWN = ("answers.csv", "models.csv", "kernels_*.csv", "headline")  # what a check writes beside it
 BIG = ("steps.csv", "workload.jsonl", "requests.csv")  # too large to keep with the code
 
 
@@ -94,6 +96,7 @@ def _check(options: argparse.Namespace, check: dict[str, Any], started: float) -
         write_json(options.out / CHECK, check)
 
     part("kernels", lambda: _kernels(options.out, options.quick))
+    part("models", lambda: _models(options.out))
     part("answers", lambda: _answers(options.out, options.quick))
     part("headline", lambda: _headline(options.out / "headline", options.quick, started + options.seconds))
     for name, found in check["parts"].items():
@@ -110,6 +113,28 @@ def _kernels(out: Path, quick: bool) -> dict[str, Any]:
     if not found["ok"]:
         raise RuntimeError(f"a kernel is wrong: see {out}/kernels_correctness.csv")
     return found
+
+
+def _models(out: Path) -> dict[str, Any]:
+    """Logits of the models of the house in float32, beside those of the model by itself."""
+    import pandas as pd
+
+    from harness.runner.device import open_model
+    from harness.runner.verdict import judge
+
+    rows = []
+    for name, kernels in MODELS.items():
+        settings = [f"model={name}", f"device.kernels={kernels}", "device.dtype=float32"]
+        with initialize_config_dir(str(EXPERIMENTS), version_base="1.3"):
+            model, backend = open_model(compose("config", overrides=settings))
+        verdict = judge(model, backend)
+        rows.append({"model": name, "kernels": backend.name, "equal": verdict.equal, "difference": verdict.difference,
+                     "tolerance": verdict.tolerance})  # fmt: skip
+    table = pd.DataFrame(rows)
+    write_table(out / "models.csv", table)
+    if not table["equal"].all():
+        raise HarnessError(f"a model is served wrongly:\n{table.to_string(index=False)}")
+    return {"equal": len(table), "difference_most": float(table["difference"].max())}
 
 
 def _answers(out: Path, quick: bool) -> dict[str, Any]:

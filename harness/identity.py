@@ -15,7 +15,8 @@ from omegaconf import OmegaConf
 from harness.installation import EXPERIMENTS
 
 ROOT = str(EXPERIMENTS.parent)
-LEFT_OUT = ("seed", "repeat", "label", "baseline", "figure", "figures", "memory_map", "hydra")
+LEFT_OUT = ("seed", "repeat", "label", "baseline", "figure", "figures", "memory_map", "exports", "tables",
+            "hydra")  # fmt: skip
 ABSENT = object()
 
 

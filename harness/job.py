@@ -21,6 +21,7 @@ from harness.devices import clock_name, is_elsewhere, open_device
 from harness.engine import Engine
 from harness.environment import environment
 from harness.errors import HarnessError
+from harness.exports import export
 from harness.files import write_json, write_text
 from harness.labels import names
 from harness.names import workload_name
@@ -29,6 +30,7 @@ from harness.served import recorder_of, row_of, write_tables
 from harness.signals import interrupt_in
 from harness.workload import build_workload
 
+SERVE = "harness.job.serve"
 Progress = Callable[[int, int], None]
 
 
@@ -62,6 +64,8 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
         if interrupt := row.pop("interrupt", None):  # of a task that tells what there is all the same
             raise interrupt
         row["warnings"] = [*without_effect(cfg, asked), *row.get("warnings", [])]
+        if cfg.task == SERVE and row["status"] == "finished":
+            row["warnings"] += export(folder, cfg.exports, cfg.tables)
     except BaseException as error:
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(folder)  # of the full disk

@@ -39,7 +39,8 @@ def can_jump(scheduler: Scheduler, runner: Runner) -> bool:
     return bool(foretold) and vouched(scheduler, "quiet") and vouched(allocator, "extend")
 
 
-def jump(scheduler: Scheduler, runner: Runner, batch: Batch, ready: int, arrival: int | None) -> Jump:
+def jump(scheduler: Scheduler, runner: Runner, batch: Batch, ready: int, arrival: int | None,
+         heed: bool = False) -> Jump:  # fmt: skip
     """Carry out the steps after `batch` (not completed yet, ready at `ready`) that only decode its sequences.
 
     They end before the first that is refused room, or has something to move, with the first in which a sequence
@@ -48,6 +49,8 @@ def jump(scheduler: Scheduler, runner: Runner, batch: Batch, ready: int, arrival
 
     Args:
         arrival: when (ns) the next request arrives; None = never.
+        heed: whether it ends the steps even if it doesn't matter to the scheduler, since it may to others: a router
+            hears of a request that was refused.
     """
     due = scheduler.wake_at()
     if due is not None and due <= ready:
@@ -57,7 +60,7 @@ def jump(scheduler: Scheduler, runner: Runner, batch: Batch, ready: int, arrival
         return NO_JUMP
     if quiet.until is not None and (due is None or quiet.until < due):
         due = quiet.until
-    if arrival is not None and quiet.arrivals and (due is None or arrival < due):
+    if arrival is not None and (heed or quiet.arrivals) and (due is None or arrival < due):
         due = arrival
     if due is not None and due <= ready:
         return NO_JUMP

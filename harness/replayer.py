@@ -26,15 +26,20 @@ class WorkloadLike(Protocol):
 
 
 class Source:
-    """Arrivals in order. In a closed loop the next request arrives when one of the `concurrency` in flight is over."""
+    """Arrivals in order. In a closed loop the next request arrives when one of the `concurrency` in flight is over.
 
-    def __init__(self, workload: WorkloadLike) -> None:
+    Args:
+        client_ns: what lies, in a closed loop, between a client's sending and the arrival.
+    """
+
+    def __init__(self, workload: WorkloadLike, client_ns: int = 0) -> None:
         self.pending = deque(workload.requests)
+        self.client_ns = client_ns
         self.closed = workload.concurrency is not None
         self.injected = 0
         if self.closed:
             for i, request in enumerate(self.pending):
-                request.arrival_ns = 0 if i < (workload.concurrency or 0) else -1
+                request.arrival_ns = client_ns if i < (workload.concurrency or 0) else -1
 
     def next_at(self) -> int | None:
         """When the next request arrives (ns); None when none is left or none arrives before another is over."""
@@ -53,7 +58,7 @@ class Source:
         if self.closed:
             waiting = (request for request in self.pending if request.arrival_ns < 0)
             for request, _ in zip(waiting, range(count), strict=False):
-                request.arrival_ns = now
+                request.arrival_ns = now + self.client_ns
 
 
 def replay(source: Source, engines: Items[Engine], clock: Clock, router: Router | None = None,
@@ -156,12 +161,13 @@ class Replay:
 
     def _start(self, now: int, arrival: int | None) -> None:
         """Let the free engines start steps, or hear when they want to be woken."""
-        if self.source.closed and len(self.engines) > 1:  # what lands next, of steps that start now, may let one arrive
+        several = len(self.engines) > 1
+        if self.source.closed and several:  # what lands next, of steps that start now, may let one arrive
             arrival = now
         for at in sorted(self.free):
             engine = self.engines[at]
             self.alarms[at] = -1
-            lands = engine.start(self.clock, arrival)
+            lands = engine.start(self.clock, arrival, several)
             if lands is not None:
                 self.flying += 1
                 heappush(self.events, (lands, LANDING, at))

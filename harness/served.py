@@ -17,6 +17,7 @@ from harness.metrics.memory_map import MappedRecorder
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import OWN_LIMITS, goodput, summarize, told_limits
+from harness.metrics.token_times import write_token_times
 from harness.names import model_name
 from harness.workload import Workload, export
 from harness.workload.errors import WorkloadError
@@ -26,9 +27,11 @@ from schedulers.request import Request
 
 def recorder_of(cfg: DictConfig, allocator: Allocator, folder: Path) -> Recorder:
     """What writes `steps.csv`, and the memory map if `cfg` asks for one."""
+    times = "benchmark" in cfg.exports
     if cfg.memory_map and allocator.by_slot:  # where layers lie apart there is no one picture
-        return MappedRecorder(allocator, folder / "steps.csv", keep=False, every_step=cfg.memory_map is True)
-    return Recorder(folder / "steps.csv", keep=False)
+        path, every_step = folder / "steps.csv", cfg.memory_map is True
+        return MappedRecorder(allocator, path, keep=False, times=times, every_step=every_step)
+    return Recorder(folder / "steps.csv", keep=False, times=times)
 
 
 def write_tables(recorder: Recorder, workload: Workload, folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -49,6 +52,9 @@ def write_tables(recorder: Recorder, workload: Workload, folder: Path) -> tuple[
     if isinstance(recorder, MappedRecorder):
         with _noted(lost):
             recorder.write(folder)
+    if recorder.times is not None:
+        with _noted(lost):
+            write_token_times(recorder.times, folder)
     return table, {"status": "failed", "error": "; ".join(lost)} if lost else {}
 
 
@@ -74,6 +80,7 @@ def row_of(cfg: DictConfig, device: Device, scheduler: Scheduler, workload: Work
         "banner": workload.banner,
         "workload_notes": workload.notes,
     }
+    row |= scheduler.allocator.facts()
     row |= summarize(recorder, table, device.capacity)
     prefix, shares = scheduler.prefix, scheduler.allocator.shares
     row["prefix_hit_pct"] = 100 * prefix.hits / prefix.queries if shares and prefix.queries else None

@@ -18,6 +18,7 @@ ARRIVALS = ("workload.arrival", "workload.rate", "workload.concurrency", "worklo
 # What a task does not look at, by sections and keys; with `only`, all but these.
 IDLE: Mapping[str, Collection[str]] = {
     "harness.capacity.find_capacity": ("workload.arrival", "workload.rate", "workload.concurrency", "memory_map"),
+    "harness.live.beside.beside": ("workload.arrival", "workload.rate", "workload.concurrency", "memory_map"),
     "harness.calibrate.measure": (*ARRIVALS, "workload.duration_s", "memory_map"),
 }
 ONLY: Mapping[str, Collection[str]] = {

@@ -46,6 +46,11 @@ def _slot_bytes(values: Values) -> int | None:
         return None
 
 
+def _tables(values: Values) -> Iterator[str]:
+    if "csv" not in values["tables"]:
+        yield f"tables={values['tables']}: csv must be among them, as reports read it: tables=[csv,parquet]"
+
+
 def _clock(values: Values) -> Iterator[str]:
     clock, kind = values["clock"], at(values, "device.kind")
     if clock != "auto" and clock not in (right := KINDS[kind].clocks):
@@ -128,4 +133,4 @@ def _label(values: Values) -> Iterator[str]:
 
 
 Rule = Callable[[Values], Iterator[str]]
-RULES: tuple[Rule, ...] = (_pool, _clock, _server, _simulated, _workload, _heads, _choices, _inputs, _label)
+RULES: tuple[Rule, ...] = (_pool, _tables, _clock, _server, _simulated, _workload, _heads, _choices, _inputs, _label)

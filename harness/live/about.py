@@ -22,7 +22,7 @@ VERSIONS = (
 # What an endpoint does differently from what a request asks: (engine, when, said).
 TEXT_ONLY = ("TGI",)  # its `prompt` is a text or a list of texts
 NO_IGNORE_EOS = ("TGI",)  # it takes the key and does nothing about it
-ONE_ANSWER = ("TGI", "llama.cpp")  # `n` is not served
+ONE_ANSWER = ("TGI",)  # it takes `n` and does nothing about it
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import HarnessError
-from harness.files import write_table, written
+from harness.exports.benchmark import bench_result
+from harness.files import write_json, write_table
 from harness.live.about import About, ask, refuse
-from harness.live.bench_result import write_bench_result
 from harness.live.client import Client, Outcome
 from harness.live.engine import Scraper
 from harness.live.log import ClientLog
@@ -25,6 +25,7 @@ from harness.live.settings import Server
 from harness.live.summary import engine_side, warnings_of
 from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import client_side
+from harness.metrics.token_times import write_token_times
 from harness.served import judged
 from harness.workload import Workload, export
 from schedulers.request import Request
@@ -165,23 +166,17 @@ def _write_tables(run: LiveRun, requests: list[Request], folder: Path) -> pd.Dat
     export((request for request in requests if request.arrival_ns >= 0), folder / "workload.jsonl")
     table = request_table(run.log, iter(requests))
     write_requests(table, folder / "requests.csv")
-    with written(folder / "pieces.parquet", "wb") as file:
-        _pieces(run.log).to_parquet(file, index=False)
+    write_token_times(run.log.times, folder)
     if run.metrics is not None:
         write_table(folder / "engine.csv", run.metrics)
-    notes = run.workload.notes
-    rate = notes.get("offered_rate") if run.workload.concurrency is None else None
-    write_bench_result(folder / "benchmark.json", table, run.log, run.server, run.about, rate,
-                       run.workload.concurrency)  # fmt: skip
+    rate = run.workload.notes.get("offered_rate") if run.workload.concurrency is None else None
+    facts = {"backend": "openai", "model_id": run.about.model if run.about else run.server.model, "label": "kvlab",
+             "tokenizer_id": run.server.tokenizer, "request_rate": rate if rate else "inf",
+             "max_concurrency": run.workload.concurrency}  # fmt: skip
+    done = table["id"][table["status"] == "finished"]
+    gaps = {number: np.diff(np.array(run.log.times.get(number, ()), dtype=np.int64)) / 1e9 for number in done.tolist()}
+    write_json(folder / "benchmark.json", bench_result(table, gaps, facts, run.log.prompt_tokens))
     return table
-
-
-def _pieces(log: ClientLog) -> pd.DataFrame:
-    """`request`, `time_s`: when each piece of each answer came."""
-    counts = [len(times) for times in log.times.values()]
-    times = [np.zeros(0, np.int64), *(np.frombuffer(times, dtype=np.int64) for times in log.times.values())]
-    request = np.repeat(np.fromiter(log.times, dtype=np.int64), counts)
-    return pd.DataFrame({"request": request, "time_s": np.concatenate(times) / 1e9})
 
 
 def _quantile(values: pd.Series, q: float) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Sequence as Items
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,14 +51,17 @@ class Recorder:
     Args:
         steps_path: where `steps.csv` is written while the replay runs; None keeps sums only.
         keep: keep the finished sequences too (`sequences`), for those who want their tokens.
+        times: keep when each token came.
 
     Attributes:
+        times: by request id, in ns, those of all its answers; None if they are not kept.
         sequences: by request id, those that were scheduled and are not over (with `keep`: all).
         rejections: by request id, why.
     """
 
-    def __init__(self, steps_path: Path | None = None, keep: bool = True) -> None:
+    def __init__(self, steps_path: Path | None = None, keep: bool = True, times: bool = False) -> None:
         self.steps = StepLog(steps_path)
+        self.times: dict[int, array[int]] | None = {} if times else None
         self.gaps = Gaps()
         self.sequences: dict[int, Sequence] = {}
         self.rejections: dict[int, str] = {}
@@ -124,6 +128,10 @@ class Recorder:
         if further.ns:
             self.gaps.add_each(further.ns, len(produced))
         self._last_ready = last
+        if self.times is not None:
+            moments = list(accumulate(further.ns, initial=ready))
+            for seq in produced:
+                self.times.setdefault(seq.request.id, array("q")).extend(moments)
         row = (*self._rows.popleft(), len(produced), len(finished), *spent, 0)
         self.steps.append((*row, *self._more.popleft()) if self._more else row, further)
         for seq in finished:

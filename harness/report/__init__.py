@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,7 +81,7 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
         if len(table) or name == "comparison":
             _write(folder / f"{name}.csv", table, lost)
     with go_on("table", warnings):
-        print_table(sweep.table, console)
+        print_table(sweep.table, console, sweep.what_ran)
     if times:
         console.print(times.sentence(), style="dim", markup=False, highlight=False)
     beside, pairs, reasons = "", None, list[str]()
@@ -186,10 +187,10 @@ def _write(path: Path, content: pd.DataFrame | str, lost: list[OSError]) -> None
         lost.append(error)
 
 
-def _console() -> Console:
+def _console(piped: int = 100) -> Console:
     from rich.console import Console
 
-    console = Console(markup=False, emoji=False)  # a label may look like markup
-    if not console.is_terminal:
-        console.width = 100  # a pipe has no width of its own
+    console = Console(markup=False, emoji=False)  # a label may look like markup, and so may a path
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = piped  # a pipe has no width of its own
     return console

@@ -50,7 +50,7 @@ def findings(sweep: Sweep, square: pd.DataFrame, times: StepTimes | None) -> lis
         found += [alone(row) for row in records(done) if not pd.isna(row["output_throughput"])]
     used = done.set_index("label")["saturated_kv_used_pct"].dropna()
     if len(used):
-        found.append("KV slots in use while requests wait for memory: "
+        found.append(f"KV {sweep.unit} in use while requests wait for memory: "
                      + ", ".join(f"{name} {value:.1f} %" for name, value in used.items()) + ".")  # fmt: skip
     for row in records(square):
         at = ", ".join(f"{name} {row[name]}" for name in sweep.swept)

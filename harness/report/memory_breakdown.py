@@ -47,14 +47,14 @@ def draw(sweep: Sweep) -> Figure | None:
     for values, theirs in bars:
         y += 0.74 if theirs else 1.0  # the paper's bar sits close to ours
         ticks.append(y)
-        _stack(ax, y, values, theirs)
+        stack(ax, y, values, theirs)
     ax.set_yticks(ticks, [wrap(label, 40) for label in labels])
     ax.set_ylim(y + 0.6, 0.4)
     for text, (_, theirs) in zip(ax.get_yticklabels(), bars, strict=True):
         if theirs:
             text.set(color="#777777", size=8.5, style="italic")
     ax.set_xlim(0, 100)
-    ax.set_xlabel("share of the KV pool, % of slots" + (" (mean over the time in which requests waited for memory)"
+    ax.set_xlabel("share of the KV pool, %" + (" (mean over the time in which requests waited for memory)"
                                                         if saturated else " (mean over the whole run)"))  # fmt: skip
     shown = [n for n in COLUMNS if any(v.get(n, 0) > 0.05 for v, theirs in bars if not theirs or n in v)]
     handles = [Patch(**fill(name), label=COLUMNS[name][1]) for name in shown]
@@ -68,7 +68,7 @@ def draw(sweep: Sweep) -> Figure | None:
     return frame(fig, _title(done, "saturated_kv" if saturated else "kv"), sweep.what_ran, caption, handles, ncols=2)
 
 
-def _stack(ax: Axes, y: float, values: dict[str, float], theirs: bool) -> None:
+def stack(ax: Axes, y: float, values: dict[str, float], theirs: bool) -> None:
     """One bar; a share is printed where there is room for it."""
     left = 0.0
     for name, share in values.items():

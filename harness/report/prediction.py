@@ -18,7 +18,8 @@ from harness.metrics.requests import request_table
 from harness.metrics.summary import summarize
 from harness.replayer import Source, replay
 from harness.report.comparison import names, read_jobs, records
-from harness.runner.latency.fitted import FEATURES, FittedLatency
+from harness.runner.latency.fitted import FittedLatency
+from harness.runner.latency.fitted import names as feature_names
 from harness.runner.simulated import SimulatedModelRunner
 from harness.workload import build_workload
 from schedulers.base import Scheduler
@@ -38,7 +39,7 @@ class StepTimes(NamedTuple):
         latency: the model of whole steps (schedule and complete included), fitted to four fifths of all of them.
         held_back_pct: median |relative error| of its step times on the other fifth, in percent.
         base_ms, per_sequence_ms, per_context_us: T(batch) of a step that only decodes, in ms, ms per lane and µs per
-            token of context that its lanes look back to.
+            token of context that its lanes look back to; of lanes the straight line from the first knot to the last.
         steps: how many steps were looked at.
     """
 
@@ -58,14 +59,15 @@ class StepTimes(NamedTuple):
 
     def decode_ms(self, lanes: np.ndarray, context_per_lane: float) -> np.ndarray:
         """``[n]``: T(batch) for batches of `lanes` sequences that each look back to `context_per_lane` tokens."""
-        return self.base_ms + lanes * (self.per_sequence_ms + self.per_context_us / 1e3 * context_per_lane)
+        base = np.array([self.latency.base(int(count)) for count in lanes]) / 1e6
+        return base + lanes * self.per_context_us / 1e3 * context_per_lane
 
     def to_dict(self) -> dict[str, Any]:
         """For `step_time.json`: coefficients in ns under the names of their features, what is absent as None."""
         keys = ("base_ms", "per_sequence_ms", "per_context_us", "held_back_pct")
         row = {key: getattr(self, key) for key in keys}
         present = {key: value if np.isfinite(value) else None for key, value in row.items()}
-        named = dict(zip(FEATURES, self.latency.coefficients, strict=True))
+        named = dict(zip(feature_names(self.latency.knots), self.latency.coefficients, strict=True))
         return present | {"steps": self.steps, "coefficients_ns": named}
 
 
@@ -108,7 +110,9 @@ def fit_steps(steps: pd.DataFrame) -> StepTimes:
     fitted, other = steps[~held_back], steps[held_back]
     latency = FittedLatency.fit(fitted.assign(execute_ms=fitted["step_ms"], schedule_ms=0.0, complete_ms=0.0))
     error = np.abs(latency.predict(other) / (other["step_ms"].to_numpy() * 1e6) - 1)
-    per_step, per_lane, per_token = latency.coefficients[:3]
+    first, last = latency.knots[0], latency.knots[-1]
+    per_lane = (latency.base(last) - latency.base(first)) / (last - first)
+    per_step, per_token = latency.base(first) - per_lane * first, latency.coefficients[len(latency.knots)]
     return StepTimes(
         latency, 100 * float(np.median(error)), per_step / 1e6, per_lane / 1e6, per_token / 1e3, len(steps)
     )

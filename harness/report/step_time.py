@@ -24,12 +24,12 @@ def draw(sweep: Sweep, steps: pd.DataFrame, times: StepTimes) -> Figure | None:
     fig = new_figure(10, 5.6)
     ax = fig.subplots()
     rng = np.random.default_rng(0)
-    lanes = np.array([0, decode["lanes"].max() * 1.03])
+    lanes = np.arange(decode["lanes"].min(), decode["lanes"].max() + 1)
     top = 1.1 * np.percentile(decode["step_ms"], 99.8)
     contexts = np.percentile(decode["context_tokens"] / decode["lanes"], [5, 50, 95])
     if len(style) > APART:
         ax.hexbin(decode["lanes"], decode["step_ms"], gridsize=70, bins="log", cmap="Blues", linewidths=0.1,
-                  extent=(0, lanes[1], 0, top))  # fmt: skip
+                  extent=(0, lanes[-1] * 1.03, 0, top))  # fmt: skip
     for system, rows in decode.groupby("system", sort=False) if len(style) <= APART else []:
         shown = rows.sample(min(POINTS, len(rows)), random_state=0)
         jitter = rng.uniform(-0.3, 0.3, len(shown))  # batch sizes are whole numbers and would hide each other
@@ -38,7 +38,7 @@ def draw(sweep: Sweep, steps: pd.DataFrame, times: StepTimes) -> Figure | None:
     for context, dashes in zip(contexts, (":", "-", "--"), strict=True):
         ax.plot(lanes, times.decode_ms(lanes, context), color="#222222", linewidth=1.6, linestyle=dashes,
                 label=f"T(batch), {context:,.0f} tokens of context each")  # fmt: skip
-    ax.set_xlim(0, lanes[1])
+    ax.set_xlim(0, lanes[-1] * 1.03)
     ax.set_ylim(0, top)
     ax.set(xlabel="sequences computed in the step (finished lanes of a static batch included)",
            ylabel="time of the step, its scheduling included, ms")  # fmt: skip

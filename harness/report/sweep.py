@@ -15,7 +15,7 @@ from harness.metrics.steps import INTEGERS, SPENT
 from harness.report.comparison import aggregate, comparison, find_baseline, names, read_jobs, swept_columns
 from harness.report.rows import sound
 
-NARROW: Any = dict.fromkeys(INTEGERS[1 : SPENT.start], np.int32)  # a simulation may have millions of rows
+NARROW: Any = dict.fromkeys(INTEGERS[1 : SPENT.start], np.int64)  # bytes of a pool are more than 2**31
 SPENT_MS = [f"{name}_ms" for name in INTEGERS[SPENT]]
 ROWS = 200_000  # read at once
 
@@ -68,6 +68,11 @@ class Sweep:
         return self.done[self.done["kv_used_pct"].notna()].reset_index(drop=True)
 
     @property
+    def unit(self) -> str:
+        """What pools are counted in: `slots`, or `bytes` where a token takes more or less of some layers."""
+        return "bytes" if "kv_padding_pct" in self.done and self.done["kv_padding_pct"].notna().any() else "slots"
+
+    @property
     def simulated(self) -> bool:
         """Whether no job ran on a real device: then step times are what was put in, and fitting them says nothing."""
         return "device" in self.done and all(str(name).startswith("simulated") for name in self.done["device"])
@@ -96,7 +101,8 @@ class Sweep:
         """One line: model, workload, requests, pool, device; what differs between jobs is left out or counted."""
         rows = self.table[self.table["status"] == "finished"]
         parts = [names(rows[key].dropna()) for key in ("model", "workload") if key in rows]
-        for key, text in (("injected", "{} requests"), ("capacity", "KV pool of {} slots (tokens)")):
+        pool = {"slots": "KV pool of {} slots (tokens)", "bytes": "KV pool of {} bytes"}[self.unit]
+        for key, text in (("injected", "{} requests"), ("capacity", pool)):
             values = set(rows[key].dropna()) if key in rows else set()
             if len(values) == 1:
                 parts.append(text.format(f"{int(values.pop()):,}"))

@@ -1,8 +1,11 @@
-"""The comparison on a terminal of 100 columns: one line per system, and what a reader must know below it."""
+"""The comparison on a terminal of any width: one line per system, and what a reader must know below it.
+
+What is the same in all rows stands once, above them; what does not fit beside the names stands in a further table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pandas as pd
 from rich.console import Console
@@ -72,23 +75,70 @@ def table_cells(groups: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     return ["system", *(header for header, _, _ in there), "status"], rows
 
 
-def print_table(table: pd.DataFrame, console: Console) -> None:
-    """Print a comparison; repeats become their median, rows that did not finish are marked."""
+def print_table(table: pd.DataFrame, console: Console, what_ran: str = "") -> None:
+    """Print a comparison; repeats become their median, rows that did not finish are marked.
+
+    Args:
+        what_ran: what all rows have in common besides.
+    """
     if table.empty:
         console.print("There are no jobs to compare.")
         return
     groups = aggregate(table)
     headers, rows = table_cells(groups)
-    view = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    for i, header in enumerate(headers):
-        view.add_column(header, justify="left" if i in (0, len(headers) - 1) else "right", overflow="fold",
-                        max_width=27 if not i else 8 if i == len(headers) - 1 else None,
-                        no_wrap=0 < i < len(headers) - 1)  # fmt: skip
-    for row, status in zip(rows, groups["status"], strict=True):
-        view.add_row(*map(Text, row), style="" if status == "finished" else "red" if status == "failed" else "yellow")
-    console.print(view)
+    headers, rows, alike = told_once(headers, rows)
+    for line in filter(None, (what_ran, f"In all rows: {alike}." if alike else "")):
+        console.print(Text(line, style="dim"))
+    colors = ["" if status == "finished" else "red" if status == "failed" else "yellow" for status in groups["status"]]
+    for columns in fitting(headers, rows, console.width):
+        view = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+        for i in columns:
+            words = i == 0 or headers[i] == "status"
+            view.add_column(headers[i], justify="left" if words else "right", overflow="fold", no_wrap=not words)
+        for row, color in zip(rows, colors, strict=True):
+            view.add_row(*(Text(row[i]) for i in columns), style=color)
+        console.print(view)
     for note in [*notes(table, groups), *beside_fig_2(groups), *beside_simulated(groups)]:
         console.print(Text(note, style="dim"))
+
+
+def told_once(headers: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]], str]:
+    """(headers, rows, what is left out of them because all rows have it); of a single row nothing is.
+
+    A name is made of parts (`vLLM · rate 4`), and each of them may be what all rows have.
+    """
+    if len(rows) < 2:
+        return headers, rows, ""
+    names = [row[0].split(" · ") for row in rows]
+    shared = [part for part in names[0] if all(part in name for name in names)]
+    short = [" · ".join(part for part in name if part not in shared) for name in names]
+    if not all(short):  # two rows of one name
+        shared, short = [], [row[0] for row in rows]
+    same = [i for i in range(1, len(headers)) if headers[i] != "ratio" and len({row[i] for row in rows}) == 1]
+    told = [" ".join((headers[i].replace("-\n", "").replace("\n", " "), rows[0][i])) for i in same
+            if rows[0][i] != DASH]  # fmt: skip
+    left = [i for i in range(1, len(headers)) if i not in same]
+    cells = [[name, *(row[i] for i in left)] for name, row in zip(short, rows, strict=True)]
+    return [headers[0], *(headers[i] for i in left)], cells, ", ".join([*shared, *told])
+
+
+NAME_AT_LEAST = 24  # a longer name may be broken
+
+
+def fitting(headers: list[str], rows: list[list[str]], width: int) -> Iterator[list[int]]:
+    """The columns of each table, the names being in all of them, so that none is wider than the terminal."""
+    widths = [max(len(line) for cell in (header, *column) for line in cell.split("\n")) + 1
+              for header, column in zip(headers, zip(*rows, strict=True), strict=True)]  # fmt: skip
+    names = min(widths[0], NAME_AT_LEAST)
+    columns, used = [0], names
+    for i, own in list(enumerate(widths))[1:]:
+        own = min(own, 10) if headers[i] == "status" else own
+        if used + own > width and len(columns) > 1:
+            yield columns
+            columns, used = [0], names
+        columns.append(i)
+        used += own
+    yield columns
 
 
 def print_job(table: pd.DataFrame, console: Console, what_ran: str = "") -> None:

@@ -12,8 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from harness.files import write_text
+from harness.report import _console as own_console
 from harness.report.comparison import records
 from harness.report.drawing import Draw, draw_all
 from harness.report.style import frame, new_figure, plain_log
@@ -85,8 +87,7 @@ def report(result: Validation, folder: Path, console: Console | None = None) -> 
     drawn = {path.stem for path in draw_all(folder / "figures", figures, result.notes)}
     text = markdown(result) + ("\n![](figures/over_time.png)\n" if "over_time" in drawn else "")
     write_text(folder / "REPORT.md", text)
-    console = console or Console()
-    console = console if console.is_terminal else Console(width=120)  # a pipe has no width of its own
+    console = console or own_console(120)
     for line in result.status:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     for title, headers, rows in (_figures(result), _variants(result), _settings(result)):
@@ -96,7 +97,7 @@ def report(result: Validation, folder: Path, console: Console | None = None) -> 
             left = title == SETTINGS or not i
             view.add_column(header, justify="left" if left else "right", overflow="fold")
         for row in rows:
-            view.add_row(*row)
+            view.add_row(*map(Text, row))
         console.print(view)
         console.print()
     lines = [f"meta file: {result.engine.path or 'none beside the run'}",

@@ -155,6 +155,14 @@ transformers.AttentionInterface.register(NAME, paged_attention)
 transformers.AttentionMaskInterface.register(NAME, mask_of_kind)
 
 
+class Place(NamedTuple):
+    """Where the tokens of a step lie in the layers of one group; see `StepContext`."""
+
+    slots: torch.Tensor
+    decode: Addresses | None
+    prefill: Addresses | None
+
+
 @dataclass(slots=True)
 class StepContext:
     """What attention needs to know of a step. Decoding lanes come first in the packed row, then prompt chunks.
@@ -166,6 +174,7 @@ class StepContext:
         decode: addresses of the decoding lanes (one query each), None without any.
         prefill: addresses of the prompt chunks, None without any.
         query_starts: ``[chunks + 1]`` int32, where each chunk begins among the tokens after the decoding lanes.
+        places: by layer, where groups of layers lie apart; it stands for `slots`, `decode` and `prefill` then.
         rows: of a model with its own attention, what is computed together; see `harness.runner.dense`.
         states: what recurrent layers need to know of it; None without any.
         max_decode, max_prefill, max_query: host-known bounds of lengths, so that no kernel has to ask the device.
@@ -178,6 +187,7 @@ class StepContext:
     decode: Addresses | None = None
     prefill: Addresses | None = None
     query_starts: torch.Tensor | None = None
+    places: dict[int, Place] | None = None
     rows: list[Row] | None = None
     states: Mixing | None = None
     max_decode: int = 0
@@ -279,21 +289,22 @@ def attend(step: StepContext, query: torch.Tensor, key: torch.Tensor, value: tor
     layer, stores, scale, scores, latent = step.calls.all[call]
     backend = step.backend
     k_pool, v_pool = step.pools[layer]
+    slots, decode, prefill = (step.slots, step.decode, step.prefill) if step.places is None else step.places[layer]
     q = query[0] if latent is None else _towards(latent, query[0])
     q = q.transpose(0, 1).contiguous()
     if stores and latent is None:
         k, v = key[0].transpose(0, 1).contiguous(), value[0].transpose(0, 1).contiguous()
-        backend.write_kv(k_pool, v_pool, k, v, step.slots)
+        backend.write_kv(k_pool, v_pool, k, v, slots)
     elif stores:
-        backend.write_kv(k_pool, v_pool, torch.cat([key[0, 0], value[0, 0]], -1)[:, None], None, step.slots)
+        backend.write_kv(k_pool, v_pool, torch.cat([key[0, 0], value[0, 0]], -1)[:, None], None, slots)
     out = torch.empty_like(q) if q.shape[2] == v_pool.shape[2] else q.new_empty(*q.shape[:2], v_pool.shape[2])
     lanes = 0
-    if step.decode is not None:
-        lanes = len(step.decode.rows)
-        backend.decode_attention(q[:lanes], k_pool, v_pool, step.decode, scale, out[:lanes], step.max_decode, scores)
-    if step.prefill is not None:
+    if decode is not None:
+        lanes = len(decode.rows)
+        backend.decode_attention(q[:lanes], k_pool, v_pool, decode, scale, out[:lanes], step.max_decode, scores)
+    if prefill is not None:
         backend.prefill_attention(
-            q[lanes:], k_pool, v_pool, step.prefill, step.query_starts, scale, out[lanes:], step.max_query,
+            q[lanes:], k_pool, v_pool, prefill, step.query_starts, scale, out[lanes:], step.max_query,
             step.max_prefill, scores,
         )  # fmt: skip
     if latent is not None:

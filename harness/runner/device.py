@@ -17,12 +17,13 @@ from allocators.layout import KVLayout
 from harness.errors import HarnessError
 from harness.runner.checked import checked
 from harness.runner.flat import Step, as_it_is, flatten
+from harness.runner.group_pool import GroupPool
 from harness.runner.kv_pool import KVPool
 from harness.runner.made_up import MadeUp, decode_of, prefill_of
 from harness.runner.memory import check_memory, free_bytes
 from harness.runner.model import build_model, read_config, turn_weights
 from harness.runner.probe import Probed, probe
-from harness.runner.refusals import refuse_lengths
+from harness.runner.refusals import refuse_kernels, refuse_lengths
 from harness.runner.torch_runner import TorchModelRunner
 from harness.workload import prompt_tokens
 
@@ -59,9 +60,14 @@ class Loaded:
         if self.probed.calls.mixers and allocator.shares:
             raise HarnessError(f"{who}: of its recurrent layers no state is kept for a prefix, so none can be shared; "
                                "use an allocator without prefix caching")  # fmt: skip
-        if not allocator.by_slot:
+        pool: KVPool | GroupPool
+        if allocator.by_slot:
+            pool = KVPool(self.probed, allocator.capacity + 1, self.dtype, self.device)
+        elif not allocator.group_layers or self.probed.calls.most:
             raise HarnessError(f"{who}: {type(allocator).__name__} places layers apart, which is simulated only")
-        pool = KVPool(self.probed, allocator.capacity + 1, self.dtype, self.device)
+        else:
+            unit_bytes = self.layout.within(allocator.max_model_len).unit_bytes
+            pool = GroupPool(self.probed, allocator, unit_bytes, self.dtype, self.device)
         size = self.vocabulary
         return TorchModelRunner(
             self.model, pool, self.probed.calls, allocator, self.backend, lambda r: prompt_tokens(r, size, self.seed),
@@ -125,9 +131,7 @@ def _load(key: str) -> Loaded:
         "parameters": sum(p.numel() for p in model.parameters()),
     }
     probed = probe(model)
-    if backend.name == "triton" and not all(call.scores.are_plain and not call.latent for call in probed.calls.all):
-        raise HarnessError(f"model {model.config.model_type}: the Triton kernels have no windows, chunks, soft caps, "
-                           "sinks or latents; device.kernels=torch has them")  # fmt: skip
+    refuse_kernels(model, probed, backend)
     layout = probed.layout(dtype.itemsize)
     facts["attention"] = "the model's own, over a dense mask: slow" if probed.calls.most else "ours"
     loaded = Loaded(device, dtype, model, probed, layout, backend, cfg.seed, facts, as_it_is(model))
@@ -174,6 +178,11 @@ def _torch_device(kind: str) -> torch.device:
 def dtype_of(cfg: DictConfig) -> torch.dtype:
     """The dtype of weights and KV cache on the device of `cfg`."""
     return _dtype(cfg.device.dtype, _torch_device(cfg.device.kind))
+
+
+def runnable(kind: str) -> list[str]:
+    """Names of the kernels that run on a device of that kind here."""
+    return ["triton", "torch"] if _torch_device(kind).type == "cuda" else ["numba", "torch"]
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype:

@@ -17,6 +17,8 @@ from transformers.cache_utils import LinearAttentionLayer
 
 from allocators.layout import Kind, KVLayout, LayerGroup, State
 from harness.errors import HarnessError
+from harness.layout.layers import Text
+from harness.layout.recurrent import mixer_of
 from harness.runner.attention import Call, Calls, Latent, Mask, MaskMisused, layer_of, standing
 from harness.runner.cache import PackedCache, forward_of
 from harness.runner.dense import MOST, OWN, refuses
@@ -72,10 +74,12 @@ class Probed:
     Attributes:
         layers: what each layer stores of a token, of those that store any.
         calls: how it attends, and its recurrent modules.
+        mixer: how those compute, see `LayerGroup`.
     """
 
     layers: dict[int, Stored] = field(default_factory=dict)
     calls: Calls = field(default_factory=Calls)
+    mixer: str = ""
 
     @property
     def elements_per_token(self) -> int:
@@ -89,7 +93,7 @@ class Probed:
             alike.setdefault(stored.group(seen.get(number, PLAIN), element_bytes), []).append(number)
         for mixer in self.calls.mixers:
             states = tuple(State(state.shape, state.dtype.itemsize) for state in mixer.states)
-            alike.setdefault(LayerGroup("state", (), states=states), []).append(mixer.layer)
+            alike.setdefault(LayerGroup("state", (), states=states, mixer=self.mixer), []).append(mixer.layer)
         groups = sorted((group.of(tuple(layers)) for group, layers in alike.items()), key=lambda group: group.layers[0])
         return KVLayout(tuple(groups))
 
@@ -113,6 +117,8 @@ def probe(model: Any) -> Probed:
         probing.finish()
     except OwnAttentionError as error:
         return _with_its_own(model, error)
+    if probing.mixers:
+        probing.probed.mixer = mixer_of(Text.of(model.config))
     return probing.probed
 
 
@@ -122,7 +128,7 @@ def _with_its_own(model: Any, error: OwnAttentionError) -> Probed:
     Raises:
         HarnessError: it can be seen that it is not.
     """
-    model.set_attn_implementation(OWN)
+    model.config._attn_implementation = OWN
     wrong = refuses(model)
     if wrong:
         raise HarnessError(f"{error}; and it {wrong}, so its sequences can't share a row")

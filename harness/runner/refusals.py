@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
 from harness.runner.model import positions_of
+
+if TYPE_CHECKING:
+    from kvlab_kernels.dispatch import Backend
+
+    from harness.runner.probe import Probed
 
 
 def refuse_tokens(config: Any) -> None:
@@ -48,6 +53,27 @@ def refuse_lengths(model: Any, max_model_len: int) -> None:
                     f"sequence of a batch beyond {served} positions, which is not modelled; set "
                     f"max_model_len={served} or less (it is {max_model_len})"
                 )
+
+
+def refuse_kernels(model: Any, probed: Probed, backend: Backend) -> None:
+    """Refuse what a model keeps in a shape that the Triton kernels are not made for.
+
+    Raises:
+        HarnessError: naming the shape, and kernels that serve it.
+    """
+    if backend.name != "triton" or probed.calls.most:
+        return
+    from kvlab_kernels.triton_decode import HEAD_DIMS
+
+    for layer, stored in probed.layers.items():
+        what = None
+        if stored.key != stored.value:
+            what = "latents" if stored.rank else "K and V of unequal widths"
+        elif stored.key[1] not in HEAD_DIMS:
+            what = f"heads of width {stored.key[1]} (there are {', '.join(map(str, HEAD_DIMS))})"
+        if what:
+            raise HarnessError(f"model {model.config.model_type}, layer {layer}: the Triton kernels have no {what}; "
+                               "device.kernels=torch has them")  # fmt: skip
 
 
 def _original_positions(config: Any, layer_type: str | None) -> int:

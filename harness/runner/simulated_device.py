@@ -93,7 +93,8 @@ class SimulatedDevice:
     def layout(self) -> KVLayout:
         """What the model keeps."""
         kv_bytes = KV_BYTES.get(self.cfg.device.get("kv_dtype"))
-        return layout_of(self.model, self.element_bytes, kv_bytes, tensor_parallel=self.devices)
+        layout = layout_of(self.model, self.element_bytes, kv_bytes, tensor_parallel=self.devices)
+        return layout.within(self.cfg.max_model_len)
 
     @cached_property
     def weights(self) -> Weights:

@@ -53,7 +53,7 @@ class TorchDevice:
 
     @property
     def layout(self) -> KVLayout:
-        return self.loaded.layout
+        return self.loaded.layout.within(self.cfg.max_model_len)
 
     @cached_property
     def capacity(self) -> int:
@@ -94,9 +94,10 @@ def warm_up(runner: TorchModelRunner, cfg: DictConfig) -> dict[str, Any]:
         Whether graphs were captured, and why not.
     """
     allocator, max_tokens = runner.allocator, cfg.scheduler.max_num_batched_tokens
+    longest = min(64, allocator.capacity, allocator.max_model_len)
     for lanes in (1, 2, 8, 64):
-        runner.forward(decode_of(lanes, min(64, allocator.capacity)))
-    runner.forward(prefill_of([min(max_tokens, allocator.capacity, 64)] * 2))
+        runner.forward(decode_of(lanes, longest))
+    runner.forward(prefill_of([min(max_tokens, longest)] * 2))
     if runner.device.type != "cuda":
         return {}
     facts = _capture(runner, cfg) if cfg.device.cuda_graphs else {"cuda_graphs": False, "cuda_graphs_reason": "off"}

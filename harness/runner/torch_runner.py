@@ -17,6 +17,7 @@ from harness.runner.base import StepResult
 from harness.runner.dense import rows_of
 from harness.runner.flat import Step, as_it_is
 from harness.runner.graphs import Capture, DecodeGraphs, padded_sizes
+from harness.runner.group_pool import GroupPool
 from harness.runner.kv_pool import KVPool
 from harness.runner.moves import Moves
 from harness.runner.packing import Packed, pack
@@ -32,7 +33,7 @@ class TorchModelRunner:
 
     Args:
         model: a causal LM whose attention is ours, in eval mode.
-        pool: where keys and values lie.
+        pool: where keys and values lie; a `GroupPool` where the allocator places groups of layers apart.
         calls: of its attention, as the probe found them.
         allocator: whose tables say where the sequences lie.
         backend: the kernels.
@@ -41,7 +42,7 @@ class TorchModelRunner:
         step: computes what `model` does, in fewer calls; by default the model itself is called.
     """
 
-    def __init__(self, model: Any, pool: KVPool, calls: Calls, allocator: Allocator, backend: Backend,
+    def __init__(self, model: Any, pool: KVPool | GroupPool, calls: Calls, allocator: Allocator, backend: Backend,
                  prompt_of: Callable[[Request], np.ndarray], step: Step | None = None,
                  seed: int = 0) -> None:  # fmt: skip
         self.model = model
@@ -53,13 +54,16 @@ class TorchModelRunner:
         self.prompt_of = prompt_of
         self.seed = seed
         self.device = pool.device
-        self.scratch = pool.slots - 1
+        self.groups = pool if isinstance(pool, GroupPool) else None
+        self.scratch = -1 if isinstance(pool, GroupPool) else pool.slots - 1
         self.keep_logits = False
         self.logits: torch.Tensor | None = None
         self.graphs: DecodeGraphs | None = None
         self._tables = _Tables(allocator, self.device)
         self._states = StateRows(pool.states) if calls.mixers else None
-        self._moves = Moves(pool.buffers, allocator.host_capacity, backend)
+        self._moves = (
+            pool.move if isinstance(pool, GroupPool) else Moves(pool.buffers, allocator.host_capacity, backend).run
+        )
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> StepResult:
@@ -68,11 +72,14 @@ class TorchModelRunner:
             if seq.prompt is None:
                 seq.prompt = self.prompt_of(seq.request)
         if batch.moves:
-            self._moves.run(batch.moves)
+            self._moves(batch.moves)
         if self._states:
             self._states.enter(batch)
         where = self._states.__getitem__ if self._states else None
-        packed = pack(batch, self.allocator.tables, self.allocator.block_size, self.scratch, where)
+        tables, block_size = self.allocator.tables, self.allocator.block_size
+        if self.groups:  # which slots there are, each group says for itself
+            tables, block_size = np.zeros_like(tables[:, :1]), 0
+        packed = pack(batch, tables, block_size, self.scratch, where)
         if self.graphs and self.graphs.takes(packed):
             self._tables.current()
             logits = self.graphs.run(packed)
@@ -108,6 +115,8 @@ class TorchModelRunner:
         rows, lengths = self._on_device(packed.rows), self._on_device(packed.lengths)
         tables, block_size = self._tables.current(), self.allocator.block_size
         context = StepContext(self.pool.layers, self.calls, self.backend, self._on_device(packed.slots))
+        if self.groups:
+            context.places = self.groups.places(packed)
         if lanes:
             context.decode = Addresses(tables, rows[:lanes], lengths[:lanes], block_size)
             context.max_decode = int(packed.lengths[:lanes].max())
@@ -147,8 +156,10 @@ class TorchModelRunner:
         The tables must not be replaced by larger ones afterwards: their rows are made for `max_lanes` here.
 
         Raises:
-            NotImplementedError: the model has recurrent layers, or an attention of its own.
+            NotImplementedError: groups of layers lie apart, the model has recurrent layers, or an attention of its own.
         """
+        if self.groups:
+            raise NotImplementedError("the tables of groups of layers are made for each step")
         if self.calls.mixers:
             raise NotImplementedError("states of recurrent layers are gathered outside of graphs")
         if self.calls.most:

@@ -28,6 +28,7 @@ from harness.runner.made_up import MadeUp
 from harness.runner.model import positions_of
 from harness.runner.packing import Packed, slots_of
 from harness.runner.probe import Probed, probe
+from harness.runner.refusals import refuse_kernels
 from harness.runner.torch_runner import TorchModelRunner
 
 LENGTHS = (24, 13, 5)
@@ -94,6 +95,7 @@ def judge(model: Any, backend: Backend, seed: int = 0) -> Verdict:
     rows = [rng.integers(0, config.vocab_size, length)[:longest] for length in LENGTHS]
     with torch.inference_mode(), _shortened(model):
         probed = probe(model)
+        refuse_kernels(model, probed, backend)
         wanted = [_alone(model, row) for row in rows]
         found = _served(model, probed, backend, rows)
         mixers = probed.calls.mixers

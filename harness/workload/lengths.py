@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.config.keys.workload import BOUNDED, KINDS
 from harness.workload.errors import WorkloadError
 from harness.workload.histograms import HISTOGRAMS
 
 Lengths = npt.NDArray[np.int64]
-KEYS = ("kind", "value", "mean", "cv", "low", "high", "cap", "histogram")
-_NEEDS = {
-    "fixed": ("value",),
-    "uniform": ("low", "high"),
-    "lognormal": ("mean", "cv"),
-    "exponential": ("mean",),
-    "histogram": ("histogram",),
-}
 _DRAWS = 4096  # drawn at once, always: so a longer trace begins with the shorter one
 
 
@@ -32,21 +24,21 @@ class LengthSampler:
     clipped distribution has a spike there), as the static-against-continuous-batching article did.
 
     Args:
-        spec: keys of `KEYS`; those its kind does not use are ignored, so that kinds can be swept.
+        spec: as the schema has it; keys that its kind does not use are ignored, so that kinds can be swept.
         key: where the spec stands, for messages ("workload.prompt").
         random: the stream to draw from.
 
     Raises:
-        WorkloadError: a key is unknown, missing or out of range; the message names it.
+        WorkloadError: a key is missing, or at odds with another; the message names it.
     """
 
     def __init__(self, spec: Mapping[str, Any], key: str, random: np.random.Generator) -> None:
         self._key, self._random = key, random
         self._draw = _distribution(spec, key)
         kind = spec["kind"]
-        bounded = kind in ("lognormal", "exponential", "histogram")
-        self._low = _number(spec, "low", key, 0.0) if bounded else 0.0
-        self._cap = _number(spec, "cap", key, math.inf) if bounded else math.inf
+        bounded = kind in BOUNDED
+        low, cap = (spec.get(name) if bounded else None for name in ("low", "cap"))
+        self._low, self._cap = low or 0.0, cap or math.inf
         if self._cap < self._low:
             raise WorkloadError(f"{key}.cap={self._cap:g} is below {key}.low={self._low:g}")
         self._spare: Lengths = np.zeros(0, dtype=np.int64)
@@ -71,22 +63,14 @@ class LengthSampler:
 def _distribution(
     spec: Mapping[str, Any], key: str
 ) -> Callable[[np.random.Generator, int], npt.NDArray[np.float64] | Lengths]:
-    unknown = [name for name in spec if name not in KEYS]
-    if unknown:
-        near = get_close_matches(unknown[0], KEYS, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise WorkloadError(f"{key}.{unknown[0]}: no such key; a length spec has {', '.join(KEYS)}{hint}")
     kind = spec.get("kind")
-    if kind not in _NEEDS:
-        raise WorkloadError(f"{key}.kind={kind!r}: the kinds are {', '.join(_NEEDS)}")
-    for name in _NEEDS[kind]:
+    if kind not in KINDS:
+        raise WorkloadError(f"{key}.kind={kind!r}: the kinds are {', '.join(KINDS)}")
+    for name in KINDS[kind]:
         if spec.get(name) is None:
-            raise WorkloadError(f"{key}.{name} is not set; kind={kind} needs {' and '.join(_NEEDS[kind])}")
+            raise WorkloadError(f"{key}.{name} is not set; kind={kind} needs {' and '.join(KINDS[kind])}")
     if kind == "histogram":
-        histogram = HISTOGRAMS.get(str(spec["histogram"]))
-        if histogram is None:
-            raise WorkloadError(f"{key}.histogram={spec['histogram']!r}: known are {', '.join(HISTOGRAMS)}")
-        return histogram.sample
+        return HISTOGRAMS[spec["histogram"]].sample
     if kind == "fixed":
         value = _whole(spec, "value", key)
         return lambda random, count: np.full(count, value, dtype=np.int64)
@@ -95,24 +79,14 @@ def _distribution(
         if high < low:
             raise WorkloadError(f"{key}.high={high} is below {key}.low={low}")
         return lambda random, count: random.integers(low, high + 1, count)
-    mean = _number(spec, "mean", key, 0.0)
+    mean = spec["mean"]
     if kind == "exponential":
         return lambda random, count: random.exponential(mean, count)
-    variance = math.log1p(_number(spec, "cv", key, 0.0) ** 2)
+    variance = math.log1p(spec["cv"] ** 2)
     return lambda random, count: random.lognormal(math.log(mean) - variance / 2, math.sqrt(variance), count)
 
 
-def _number(spec: Mapping[str, Any], name: str, key: str, default: float) -> float:
-    value = spec.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 2**31:
-        raise WorkloadError(f"{key}.{name}={value!r}: must be a number above 0 and below 2**31")
-    return float(value)
-
-
 def _whole(spec: Mapping[str, Any], name: str, key: str) -> int:
-    value = _number(spec, name, key, 0.0)
-    if value < 1 or value != int(value):
+    if spec[name] < 1 or spec[name] != int(spec[name]):
         raise WorkloadError(f"{key}.{name}={spec[name]!r}: must be a whole number of tokens, at least 1")
-    return int(value)
+    return int(spec[name])

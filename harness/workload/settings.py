@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
 
+from harness.config.keys.workload import WORKLOAD
+from harness.config.kinds import near
 from harness.workload.errors import WorkloadError
-from harness.workload.fields import LIMITS
 from harness.workload.readers.detect import NAMEABLE
-from harness.workload.readers.format import UNITS
 from harness.workload.readers.trace import Reading
 
-ARRIVALS = ("auto", "burst", "poisson", "gamma", "closed_loop", "trace")
-FITS = ("drop", "clip", "scale", "error")
-INVALIDS = ("error", "drop")
+LENGTHS = [key.name.rpartition(".")[2] for key in WORKLOAD if key.name.startswith("workload.prompt.")]
 
 
 @dataclass(frozen=True)
@@ -34,14 +31,14 @@ class Settings:
         duration_s: requests that arrive before this time, seconds.
         limit: at most this many valid rows, in the file's order.
         prompt, output: length specs, see `LengthSampler`.
-        arrival: one of `ARRIVALS`. `auto` is the trace's own times where it has some, else poisson where `rate` is
+        arrival: see the schema. `auto` is the trace's own times where it has some, else poisson where `rate` is
             given, else burst.
         rate: requests per second; with `trace` the file's times are stretched to this rate.
         cv: coefficient of variation of the gaps of `gamma`.
         concurrency: requests in flight with `closed_loop`.
         time_scale: factor on every arrival time, after `rate`; 0.5 is twice as fast.
-        fit: what becomes of a request with prompt + output over max_model_len, one of `FITS`.
-        invalid: what becomes of a faulty row, one of `INVALIDS`.
+        fit: what becomes of a request with prompt + output over max_model_len, see the schema.
+        invalid: what becomes of a faulty row, see the schema.
         max_tokens: what the client declares: `auto` (the trace's own cap, else `true`), `true` (the true output
             length), `times:K`, `fixed:N`, `model_max`; never over max_model_len - prompt.
         sample: which of several recorded outputs of a row (castillo; None = drawn per row from the seed), or which run
@@ -93,44 +90,38 @@ class Settings:
 
 
 def parse_settings(config: Mapping[str, Any]) -> Settings:
-    """Checks a configuration (missing keys take their defaults).
+    """Checks a configuration (missing keys take their defaults). What a value may be stands in the schema.
 
     Raises:
         WorkloadError: a key is unknown or its value out of range; the message names the key as `workload.KEY`.
     """
-    known = {item.name: item.default for item in fields(Settings)}
-    given = {str(name): value for name, value in config.items()}
-    for name in given:
-        if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"; did you mean workload.{near[0]}?" if near else f"; the keys are {', '.join(known)}"
-            raise WorkloadError(f"workload.{name}: no such key{hint}")
-    for name, choices in (("arrival", ARRIVALS), ("fit", FITS), ("invalid", INVALIDS)):
-        if (value := given.get(name, known[name])) not in choices:
-            near = get_close_matches(str(value), choices, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise WorkloadError(f"workload.{name}={value}: choose one of {', '.join(choices)}{hint}")
-    for name in ("rate", "cv", "time_scale", "duration_s", "skip_s", *LIMITS):
-        given[name] = _positive(name, given.get(name, known[name]))
-    for name in ("num_requests", "limit", "concurrency", "n"):
-        given[name] = _count(name, given.get(name), 1)
-    for name in ("sample", "shared_prefix"):
-        given[name] = _count(name, given.get(name), 0)
+    given: dict[str, Any] = {
+        str(name): dict(value) if isinstance(value, Mapping) else value for name, value in config.items()
+    }
+    for place, names in (("", [item.name for item in fields(Settings)]), ("prompt.", LENGTHS), ("output.", LENGTHS)):
+        there = given.get(place[:-1]) if place else given
+        if there is not None and not isinstance(there, dict):
+            raise WorkloadError(f"workload.{place[:-1]}={there!r}: must be a spec such as {{kind: fixed, value: 64}}")
+        for name in set(there or ()) - set(names):
+            said = near(str(name), names, f"workload.{place}") or f"the keys are {', '.join(names)}"
+            raise WorkloadError(f"workload.{place}{name}: no such key; {said}")
+    if isinstance(columns := given.get("columns"), dict):  # null unsets what a file has named
+        given["columns"] = {name: column for name, column in columns.items() if column is not None}
+    for key in WORKLOAD:
+        *section, name = key.name.split(".")[1:]
+        holder = given.get(section[0]) if section else given
+        if holder and name in holder:
+            try:
+                holder[name] = key.read(holder[name])
+            except ValueError as error:
+                raise WorkloadError(str(error)) from None
     given["columns"] = _columns(given.get("columns"))
-    if (unit := given.get("time_unit")) is not None and unit not in UNITS:
-        raise WorkloadError(f"workload.time_unit={unit}: choose one of {', '.join(UNITS)}")
-    given["max_tokens"] = _max_tokens(given.get("max_tokens", "auto"))
-    for name in ("prompt", "output"):
-        if not isinstance(given.setdefault(name, {}), Mapping):
-            raise WorkloadError(f"workload.{name}={given[name]!r}: must be a spec such as {{kind: fixed, value: 64}}")
     settings = Settings(**{name: value for name, value in given.items() if value is not None})
     _check_together(settings)
     return settings
 
 
 def _check_together(settings: Settings) -> None:
-    if not isinstance(settings.use_beam_search, bool):
-        raise WorkloadError(f"workload.use_beam_search={settings.use_beam_search}: choose true or false")
     if settings.use_beam_search and settings.n == 1:
         raise WorkloadError("workload.use_beam_search=true with workload.n=1: a search keeps n >= 2 beams")
     if settings.arrival in ("poisson", "gamma") and settings.rate is None:
@@ -155,30 +146,11 @@ def _check_together(settings: Settings) -> None:
         raise WorkloadError("workload.num_requests is not set (and neither is workload.duration_s or workload.path)")
 
 
-def _positive(name: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        hint = " (all at once is workload.arrival=burst)" if name == "rate" else ""
-        raise WorkloadError(f"workload.{name}={value}: must be a finite number above 0{hint}")
-    return float(value)
-
-
-def _count(name: str, value: Any, least: int) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise WorkloadError(f"workload.{name}={value}: must be a whole number, at least {least}")
-    return value
-
-
 def _columns(value: Any) -> dict[str, str]:
     """`workload.columns`: what may be named, each once."""
     if value is None:
         return {}
-    if not isinstance(value, Mapping):
-        raise WorkloadError(f"workload.columns={value}: write {{field: column}}, as in {{prompt_len: mine}}")
-    named = {str(name): str(column) for name, column in value.items() if column is not None}
+    named = {str(name): str(column) for name, column in value.items()}
     for name in named:
         if name not in NAMEABLE:
             near = get_close_matches(name, NAMEABLE, 1)
@@ -191,19 +163,3 @@ def _columns(value: Any) -> dict[str, str]:
     if twice:
         raise WorkloadError(f"workload.columns: the column {twice[0]!r} is named for more than one field")
     return named
-
-
-def _max_tokens(value: Any) -> str:
-    """Normalizes the spec to a word or `word:number` and checks it."""
-    text = "true" if value is True else str(value)
-    word, _, number = text.partition(":")
-    if text in ("auto", "true", "model_max"):
-        return text
-    try:
-        if word == "fixed" and int(number) >= 1:
-            return text
-        if word == "times" and 0 < float(number) < 1e6:
-            return text
-    except ValueError:
-        pass
-    raise WorkloadError(f"workload.max_tokens={value}: choose auto, true, times:K, fixed:N (N >= 1) or model_max")

@@ -37,7 +37,8 @@ SHARED_LIMIT = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10}  # byt
 POINTERS = {"tables": "*i32", "rows": "*i32", "lengths": "*i32", "query_starts": "*i32", "partial": "*fp32",
             "log_sums": "*fp32", "slots": "*i64", "source_slots": "*i64", "target_slots": "*i64",
             "source": "*i32", "target": "*i32"}  # fmt: skip
-POOLS = ("q", "k", "v", "k_pool", "v_pool", "out")  # pointers of the build's dtype
+POOLS = ("q", "k", "v", "k_pool", "v_pool", "out", "sinks")  # pointers of the build's dtype
+SCORES = {"window": "LIMITED", "cap": "CAPPED", "sinks": "SINKS"}
 KERNELS = {
     "decode": triton_decode.decode_kernel,
     "reduce": triton_decode.reduce_kernel,
@@ -73,41 +74,51 @@ class Evidence(NamedTuple):
     problems: tuple[str, ...]
 
 
-def decode_build(group: int, head_dim: int, dtype: torch.dtype, block_size: int, split: bool = True) -> Build:
-    """The decode kernel as `decode_attention` launches it."""
+def decode_build(group: int, head_dim: int, dtype: torch.dtype, block_size: int, split: bool = True,
+                 scores: str = "") -> Build:  # fmt: skip
+    """The decode kernel as `decode_attention` launches it.
+
+    Args:
+        scores: what of `SCORES` is done to them, in words.
+    """
     config = triton_decode.decode_config(group, head_dim, dtype)
     constants = {
         "GROUP": group, "ROWS": triton_decode.GROUP_ROWS if config.use_dot else 1, "HEAD_DIM": head_dim,
         "HEAD_PAD": triton.next_power_of_2(head_dim), "BLOCK_N": config.block_n, "BLOCK_SIZE": block_size,
         "PAGED": block_size > 0, "USE_DOT": config.use_dot, "SPLIT": split, "MIN_TILES": triton_decode.MIN_TILES,
-        "STAGES": config.num_stages,
+        "STAGES": config.num_stages, **_flags(scores),
     }  # fmt: skip
     demands = ("wide", "async", "tensor") if config.use_dot and dtype in HALVES else ("wide", "async")
-    label = f"G{group} D{head_dim} {TYPES[dtype]} {_placement(block_size)}{'' if split else ' unsplit'}"
+    label = (
+        f"G{group} D{head_dim} {TYPES[dtype]} {_placement(block_size)}{'' if split else ' unsplit'} {scores}".rstrip()
+    )
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     return Build("decode", label, dtype, constants, options, demands)
 
 
-def reduce_build(head_dim: int, dtype: torch.dtype, splits: int) -> Build:
+def reduce_build(head_dim: int, dtype: torch.dtype, splits: int, scores: str = "") -> Build:
     """The second stage of decode for a number of splits."""
     constants = {
         "HEAD_DIM": head_dim, "HEAD_PAD": triton.next_power_of_2(head_dim), "SPLITS_PAD": splits,
         "BLOCK_N": triton_decode.decode_config(4, head_dim, dtype).block_n, "MIN_TILES": triton_decode.MIN_TILES,
+        **_flags(scores),
     }  # fmt: skip
-    label = f"D{head_dim} {TYPES[dtype]} splits {splits}"
+    del constants["CAPPED"]
+    label = f"D{head_dim} {TYPES[dtype]} splits {splits} {scores}".rstrip()
     return Build("reduce", label, dtype, constants, {"num_warps": 4}, ("wide",) if splits > 2 else ())
 
 
-def prefill_build(head_dim: int, dtype: torch.dtype, block_size: int) -> Build:
+def prefill_build(head_dim: int, dtype: torch.dtype, block_size: int, scores: str = "") -> Build:
     """The prefill kernel as `prefill_attention` launches it."""
     config = triton_prefill.prefill_config(head_dim, dtype)
     constants = {
         "HEAD_DIM": head_dim, "HEAD_PAD": triton.next_power_of_2(head_dim), "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n, "BLOCK_SIZE": block_size, "PAGED": block_size > 0, "STAGES": config.num_stages,
+        **_flags(scores),
     }  # fmt: skip
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     demands = ("wide", "async", "tensor") if dtype in HALVES else ("wide", "async")
-    label = f"D{head_dim} {TYPES[dtype]} {_placement(block_size)}"
+    label = f"D{head_dim} {TYPES[dtype]} {_placement(block_size)} {scores}".rstrip()
     return Build("prefill", label, dtype, constants, options, demands)
 
 
@@ -137,7 +148,9 @@ def builds(scope: str) -> list[Build]:
     if scope == "quick":
         decode = [decode_build(4, d, half, b) for d, b in ((128, 0), (128, 16), (128, 256), (64, 16), (80, 16))]
         decode += [decode_build(1, 128, torch.float16, 16), decode_build(1, 128, full, 16), reduce_build(128, half, 64)]
-        return [*decode, prefill_build(128, half, 16), prefill_build(128, half, 0), next(move_builds())]
+        decode += [decode_build(4, 128, half, 16, scores="window cap sinks")]
+        prefill = [prefill_build(128, half, 16), prefill_build(128, half, 0), prefill_build(128, half, 16, "window")]
+        return [*decode, *prefill, next(move_builds())]
     dims, sizes = triton_decode.HEAD_DIMS, (0, 1, 16, 64, 256)
     if scope == "full":
         decode = [decode_build(*case) for case in itertools.product((1, 2, 4, 8), dims, TYPES, sizes, (True, False))]
@@ -150,6 +163,12 @@ def builds(scope: str) -> list[Build]:
         prefill = [prefill_build(*case) for case in itertools.product(dims, (half, full), (0, 16, 256))]
         prefill += [prefill_build(128, torch.float16, 16), prefill_build(128, half, 1)]
     reduce = [reduce_build(d, dtype, splits) for d in dims for dtype in (half, full) for splits in (2, 64)]
+    for words, dtype, head_dim in itertools.product(
+        ("window", "cap", "window sinks", "window cap"), (half, full), dims
+    ):
+        decode += [decode_build(group, head_dim, dtype, 16, scores=words) for group in (1, 4)]
+        prefill += [prefill_build(head_dim, dtype, 16, words)]
+    reduce += [reduce_build(d, half, 64, "window sinks") for d in dims]
     return [*decode, *reduce, *prefill, *move_builds()]
 
 
@@ -160,7 +179,7 @@ def inspect(build: Build, arch: int) -> Evidence:
     for index, parameter in enumerate(kernel.params):
         name = parameter.name
         pointer = f"*{TYPES[build.dtype]}" if name in POOLS else POINTERS.get(name)
-        signature[name] = pointer or ("fp32" if name == "scale" else "i32")
+        signature[name] = pointer or ("fp32" if name in ("scale", "cap") else "i32")
         if name in build.constants:
             signature[name] = "constexpr"
         elif pointer or "_stride_" in name:  # what the launcher finds divisible by 16 in every real call
@@ -213,6 +232,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _inspect_named(job: tuple[Build, int]) -> Evidence:
     return inspect(*job)
+
+
+def _flags(scores: str) -> dict[str, bool]:
+    """What is done to scores beyond the softmax: a word of each of `SCORES`."""
+    return {flag: word in scores.split() for word, flag in SCORES.items()}
 
 
 def _placement(block_size: int) -> str:

@@ -32,8 +32,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from kvlab_kernels import reference, triton_decode, triton_moves, triton_prefill
 from kvlab_kernels.addresses import Addresses
 from kvlab_kernels.reference import TOLERANCE, random_addresses, relative_error
+from kvlab_kernels.scores import PLAIN, Scores
 
 CACHE_BYTES = 128 << 20  # twice the L2 of an H200: inputs smaller than this are rotated
+WINDOW = 1024  # tokens that the windowed decode sees
 REPEATS = 15
 FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 Row = dict[str, Any]
@@ -79,7 +81,12 @@ def correctness(device: str, quick: bool) -> Iterator[Row]:
         cases += [(40, 40, 128, fp16, size) for size in (0, 16)] + [(32, 8, 128, fp32, size) for size in (0, 16)]
         cases += [(16, 2, head_dim, fp16, 16) for head_dim in (64, 80, 96, 256)] + [(4, 4, 128, fp32, 16)]
         lengths, queries = [0, 1, 17, 500, 2049, 4096, 9999], [0, 1, 17, 300, 1, 513, 128]
-    for heads, kv_heads, head_dim, dtype, block_size in cases:
+    sinks = torch.randn(64, device=device)
+    further = [Scores(window=40), Scores(chunk=48), Scores(window=300, softcap=30.0)]
+    for (heads, kv_heads, head_dim, dtype, block_size), scores in [
+        *((case, PLAIN) for case in cases), *((cases[-1], each) for each in further),
+        *((case, Scores(window=33, sinks=sinks[: case[0]])) for case in cases[:1]),
+    ]:  # fmt: skip
         if interpreter_problem(device, dtype):
             continue
         place, slots = random_addresses(lengths, block_size, device)
@@ -94,16 +101,19 @@ def correctness(device: str, quick: bool) -> Iterator[Row]:
             q = torch.randn(count, heads, head_dim, device=device).to(dtype)
             out = torch.full_like(q, float("nan"))
             if kernel == "decode":
-                triton_decode.decode_attention(q, k_pool, v_pool, place, scale, out, max(lengths))
-                want = reference.decode_attention(q, k_pool, v_pool, place, scale)
+                triton_decode.decode_attention(q, k_pool, v_pool, place, scale, out, max(lengths), scores)
+                want = reference.decode_attention(q, k_pool, v_pool, place, scale, scores=scores)
                 parts = list(range(count + 1))
             else:
-                triton_prefill.prefill_attention(q, k_pool, v_pool, place, starts, scale, out, max(queries))
-                want = reference.prefill_attention(q, k_pool, v_pool, place, starts, scale)
+                triton_prefill.prefill_attention(
+                    q, k_pool, v_pool, place, starts, scale, out, max(queries), scores=scores
+                )
+                want = reference.prefill_attention(q, k_pool, v_pool, place, starts, scale, scores=scores)
                 parts = starts.tolist()
             errors = [relative_error(out[a:b], want[a:b]) for a, b in pairwise(parts)]
             error = max(errors, key=lambda x: (math.isnan(x), x))  # the worst sequence speaks for the case
-            shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+            shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "window": scores.window,
+                     "chunk": scores.chunk, "softcap": scores.softcap, "sinks": scores.sinks is not None}  # fmt: skip
             yield {"kernel": kernel, **shape, "dtype": str(dtype), "block_size": block_size, "error": error,
                    "tolerance": TOLERANCE[dtype], "ok": error < TOLERANCE[dtype]}  # fmt: skip
     yield from moves_correctness(device)
@@ -180,7 +190,8 @@ def bandwidth(device: str, quick: bool) -> Iterator[Row]:
         times, notes = measure(variants, device)
         copy_rate = 2 * source.nbytes / times["device_copy"] / 1e3
         for name in variants:
-            moved = kv_bytes + 2 * batch * shape.heads * shape.head_dim * shape.dtype.itemsize
+            read = kv_bytes * WINDOW // context if name == "paged_16_window" else kv_bytes
+            moved = read + 2 * batch * shape.heads * shape.head_dim * shape.dtype.itemsize
             rate = moved / times[name] / 1e3 if name in times else None
             rate = copy_rate if name == "device_copy" else rate
             yield row | {"variant": name, "microseconds": times.get(name), "gb_per_s": rate,
@@ -216,6 +227,8 @@ def decode_variants(
         "extent": [ours(table, 0) for table in starts],
         "sdpa": [torch_sdpa(copy) for copy in range(copies)],
     }
+    if context > WINDOW:  # reads its own tiles only
+        variants["paged_16_window"] = [ours(table, 16, scores=Scores(window=WINDOW)) for table in blocks]
     if device != "cpu" and batch <= 8:  # does `choose_splits` cut finely enough?
         bound = {"max_length": context, "block_n": triton_decode.decode_config(1, shape.head_dim, shape.dtype).block_n}
         count = triton_decode.choose_splits(

@@ -113,18 +113,34 @@ def tile_slots(entries, start, BLOCK_N: tl.constexpr, BLOCK_SIZE: tl.constexpr, 
 
 
 @triton.jit
+def first_seen(position, window, chunk):
+    """The first position that queries at `position` see: of the last `window`, of their `chunk` (0 = no limit)."""
+    first = tl.where(window > 0, tl.maximum(position - window + 1, 0), 0)
+    return tl.maximum(first, tl.where(chunk > 0, position // tl.maximum(chunk, 1) * chunk, 0))
+
+
+@triton.jit
+def cap_scores(scores, scale, cap, CAPPED: tl.constexpr):
+    """Scores in units of log 2. Capped, `scale` leads to the argument of tanh: 1 - 2 / (e^2x + 1)."""
+    scores = scores * scale
+    if CAPPED:
+        scores = cap * (1.0 - 2.0 / (tl.exp2(scores * 2.885390081777927) + 1.0))
+    return scores
+
+
+@triton.jit
 def split_tokens(length, splits, BLOCK_N: tl.constexpr, MIN_TILES: tl.constexpr):
     """Tokens per split of one sequence: its own length shared out, in whole tiles (both stages must agree)."""
     return tl.maximum(tl.cdiv(tl.cdiv(length, BLOCK_N), splits), MIN_TILES) * BLOCK_N
 
 
-@triton.jit(do_not_specialize=["table_stride", "kv_heads", "splits"])
+@triton.jit(do_not_specialize=["table_stride", "kv_heads", "splits", "window", "chunk"])
 def decode_kernel(
-    q, k_pool, v_pool, out, partial, log_sums, tables, rows, lengths,
-    scale, q_stride_batch, q_stride_head, table_stride, kv_heads, splits,
+    q, k_pool, v_pool, out, partial, log_sums, tables, rows, lengths, sinks,
+    scale, cap, window, chunk, q_stride_batch, q_stride_head, table_stride, kv_heads, splits,
     GROUP: tl.constexpr, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, PAGED: tl.constexpr, USE_DOT: tl.constexpr, SPLIT: tl.constexpr,
-    MIN_TILES: tl.constexpr, STAGES: tl.constexpr,
+    MIN_TILES: tl.constexpr, STAGES: tl.constexpr, LIMITED: tl.constexpr, CAPPED: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     """Program (tile of query heads, split, sequence): up to ROWS query heads of one KV head against one split."""
     TILES: tl.constexpr = (GROUP + ROWS - 1) // ROWS
@@ -133,11 +149,15 @@ def decode_kernel(
     sequence = tl.program_id(2).to(tl.int64)
     kv_head = head_tile // TILES
     length = tl.load(lengths + sequence)
+    first = 0
     start = 0
     end = length
+    if LIMITED:  # whole tiles from the one with the first token that is seen
+        first = first_seen(length - 1, window, chunk)
+        start = first // BLOCK_N * BLOCK_N
     if SPLIT:
-        share = split_tokens(length, splits, BLOCK_N, MIN_TILES)
-        start = split * share
+        share = split_tokens(length - start, splits, BLOCK_N, MIN_TILES)
+        start += split * share
         if start >= length:  # the second stage does not read what an empty split leaves unwritten
             return
         end = tl.minimum(start + share, length)
@@ -166,6 +186,8 @@ def decode_kernel(
         if PAGED:  # a tile ahead: were it read here, K and V would wait for it and lose a stage of their pipeline
             entries = tile_entries(table, tile + BLOCK_N, end, BLOCK_N, BLOCK_SIZE, PAGED)
         valid = tile + tl.arange(0, BLOCK_N) < end
+        if LIMITED:
+            valid = valid & (tile + tl.arange(0, BLOCK_N) >= first)
         place = base * stride + (offsets[:, None] * stride + dim[None, :])
         mask = valid[:, None] & in_head[None, :]
         keys = tl.load(k_head + place, mask=mask, other=0.0)
@@ -173,7 +195,7 @@ def decode_kernel(
             scores = tl.dot(query, tl.trans(keys), input_precision="ieee")
         else:
             scores = tl.sum(query * keys.to(tl.float32), axis=1)[None, :]
-        scores = tl.where(valid[None, :], scores * scale, float("-inf"))
+        scores = tl.where(valid[None, :], cap_scores(scores, scale, cap, CAPPED), float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=1))
         weights = tl.exp2(scores - new_top[:, None])
         shrink = tl.exp2(top - new_top)
@@ -186,6 +208,11 @@ def decode_kernel(
             result = result * shrink[:, None] + gain[None, :]
         top = new_top
 
+    if SINKS and not SPLIT:  # a split leaves them to the second stage
+        sink = tl.load(sinks + head, mask=member < GROUP, other=0.0).to(tl.float32) * 1.4426950408889634
+        new_top = tl.maximum(top, sink)
+        result = result * tl.exp2(top - new_top)[:, None]
+        total = total * tl.exp2(top - new_top) + tl.exp2(sink - new_top)
     result = result / tl.where(total > 0, total, 1.0)[:, None]  # no token at all: zeros
     lane = sequence * (kv_heads * GROUP) + head
     if SPLIT:
@@ -196,23 +223,30 @@ def decode_kernel(
         tl.store(out + lane[:, None] * HEAD_DIM + dim[None, :], result.to(out.dtype.element_ty), mask=in_rows)
 
 
-@triton.jit(do_not_specialize=["splits"])
+@triton.jit(do_not_specialize=["splits", "window", "chunk"])
 def reduce_kernel(
-    partial, log_sums, out, lengths, splits,
+    partial, log_sums, out, lengths, sinks, splits, window, chunk,
     HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS_PAD: tl.constexpr,
-    MIN_TILES: tl.constexpr,
+    MIN_TILES: tl.constexpr, LIMITED: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     """Program (query head, sequence): joins the splits, each weighted by its share of the softmax's denominator."""
     sequence = tl.program_id(1).to(tl.int64)
     lane = sequence * tl.num_programs(0) + tl.program_id(0)
     length = tl.load(lengths + sequence)
+    if LIMITED:
+        length -= first_seen(length - 1, window, chunk) // BLOCK_N * BLOCK_N
     used = tl.cdiv(length, split_tokens(length, splits, BLOCK_N, MIN_TILES))
     split = tl.arange(0, SPLITS_PAD)
     dim = tl.arange(0, HEAD_PAD)
     log_sum = tl.load(log_sums + lane * splits + split, mask=split < used, other=float("-inf"))
     top = tl.where(used > 0, tl.max(log_sum, axis=0), 0.0)
+    if SINKS:
+        sink = tl.load(sinks + tl.program_id(0)).to(tl.float32) * 1.4426950408889634
+        top = tl.maximum(top, sink)
     weights = tl.exp2(log_sum - top)
     total = tl.sum(weights, axis=0)
+    if SINKS:
+        total += tl.exp2(sink - top)
     mask = (split < used)[:, None] & (dim < HEAD_DIM)[None, :]
     parts = tl.load(partial + (lane * splits + split)[:, None] * HEAD_DIM + dim[None, :], mask=mask, other=0.0)
     result = tl.sum(parts * weights[:, None], axis=0) / tl.where(total > 0, total, 1.0)
@@ -247,10 +281,11 @@ def longest(addresses: Addresses, k_pool: torch.Tensor) -> int:
     return addresses.tables.shape[1] * addresses.block_size if addresses.block_size else k_pool.shape[0]
 
 
-def refuse(scores: Scores) -> None:
-    """These kernels know the plain softmax over a causal context."""
-    if not scores.are_plain:
-        raise ValueError(f"the Triton kernels have no windows, chunks, soft caps or sinks, as in {scores}")
+def scale_and_cap(scale: float, scores: Scores) -> tuple[float, float]:
+    """What `cap_scores` takes: plain scores in units of log 2, or the argument of tanh and what it is multiplied by."""
+    if not scores.softcap:
+        return scale * LOG2_E, 0.0
+    return scale / scores.softcap, scores.softcap * LOG2_E
 
 
 def decode_attention(
@@ -276,14 +311,13 @@ def decode_attention(
         scale: multiplies the scores.
         out: ``[B, Hq, D]`` contiguous, written and returned; allocated when None.
         max_length: host-known bound of `lengths`. It decides the grid, never the result: a wrong bound is only slow.
-        scores: plain ones alone; the same signature as the other backends.
+        scores: what a query sees, and what is done to its scores. Of a window only its own tiles are read.
         workspace: float32, at least `workspace_size` elements; allocated when None.
         splits, config: override `choose_splits` and `decode_config` (tests, tuning).
 
     Raises:
         ValueError: shapes, strides or dtypes that the kernel does not serve, or a workspace too small.
     """
-    refuse(scores)
     check_pools(q, k_pool, v_pool, addresses)
     batch, heads, head_dim = q.shape
     kv_heads = k_pool.shape[1]
@@ -298,19 +332,25 @@ def decode_attention(
     head_tiles = kv_heads * triton.cdiv(group, rows)
     if splits is None:
         bound = longest(addresses, k_pool) if max_length is None else max_length
+        if scores.reach:
+            bound = min(bound, scores.reach + config.block_n)
         splits = choose_splits(batch * head_tiles, bound, config.block_n, processors(q.device))
     partial, log_sums = _workspace(workspace, batch * heads * splits, head_dim, splits, q.device)
+    factor, cap = scale_and_cap(scale, scores)
+    sinks = out if scores.sinks is None else scores.sinks  # never read where there are none
+    flags = {"LIMITED": scores.reach > 0, "SINKS": scores.sinks is not None}
     shape = {"HEAD_DIM": head_dim, "HEAD_PAD": triton.next_power_of_2(head_dim), "BLOCK_N": config.block_n}
     decode_kernel[(head_tiles, splits, batch)](
-        q, k_pool, v_pool, out, partial, log_sums, addresses.tables, addresses.rows, addresses.lengths,
-        scale * LOG2_E, q.stride(0), q.stride(1), addresses.tables.stride(0), kv_heads, splits,
-        GROUP=group, ROWS=rows, **shape, BLOCK_SIZE=addresses.block_size, PAGED=addresses.block_size > 0,
-        USE_DOT=config.use_dot, SPLIT=splits > 1, MIN_TILES=MIN_TILES, STAGES=config.num_stages,
+        q, k_pool, v_pool, out, partial, log_sums, addresses.tables, addresses.rows, addresses.lengths, sinks,
+        factor, cap, scores.window, scores.chunk, q.stride(0), q.stride(1), addresses.tables.stride(0), kv_heads,
+        splits, GROUP=group, ROWS=rows, **shape, BLOCK_SIZE=addresses.block_size, PAGED=addresses.block_size > 0,
+        USE_DOT=config.use_dot, SPLIT=splits > 1, MIN_TILES=MIN_TILES, STAGES=config.num_stages, **flags,
+        CAPPED=scores.softcap > 0,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if splits > 1:
         reduce_kernel[(heads, batch)](
-            partial, log_sums, out, addresses.lengths, splits, **shape,
+            partial, log_sums, out, addresses.lengths, sinks, splits, scores.window, scores.chunk, **shape, **flags,
             SPLITS_PAD=triton.next_power_of_2(splits), MIN_TILES=MIN_TILES, num_warps=4,
         )  # fmt: skip
     return out

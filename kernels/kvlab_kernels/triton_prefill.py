@@ -15,7 +15,14 @@ import triton.language as tl
 
 from kvlab_kernels.addresses import Addresses
 from kvlab_kernels.scores import PLAIN, Scores
-from kvlab_kernels.triton_decode import LOG2_E, check_pools, refuse, tile_entries, tile_slots
+from kvlab_kernels.triton_decode import (
+    cap_scores,
+    check_pools,
+    first_seen,
+    scale_and_cap,
+    tile_entries,
+    tile_slots,
+)
 
 
 class PrefillConfig(NamedTuple):
@@ -40,11 +47,15 @@ def prefill_config(head_dim: int, dtype: torch.dtype) -> PrefillConfig:
 
 @triton.jit
 def attend_tiles(
-    result, top, total, query, query_position, k_head, v_head, table, start, stop, length, stride, scale,
+    result, top, total, query, query_position, k_head, v_head, table, start, stop, length, stride, scale, cap,
+    first, window, chunk,
     HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    PAGED: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr,
+    PAGED: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr, LIMITED: tl.constexpr, CAPPED: tl.constexpr,
 ):  # fmt: skip
-    """Online softmax over the tiles of `start … stop`; MASKED where a tile crosses the diagonal or the length."""
+    """Online softmax over the tiles of `start … stop`; MASKED where a tile crosses the diagonal or the length.
+
+    LIMITED (and MASKED then): no query sees what lies before `first`, which is not read.
+    """
     dim = tl.arange(0, HEAD_PAD)
     entries = tile_entries(table, start, stop, BLOCK_N, BLOCK_SIZE, PAGED)
     for tile in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
@@ -56,11 +67,18 @@ def attend_tiles(
         mask = (dim < HEAD_DIM)[None, :]
         if MASKED:
             mask = mask & (position < length)[:, None]
+        if LIMITED:
+            mask = mask & (position >= first)[:, None]
         keys = tl.load(k_head + place, mask=mask, other=0.0)
-        scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+        scores = cap_scores(tl.dot(query, tl.trans(keys), input_precision="ieee"), scale, cap, CAPPED)
         if MASKED:
             scores = tl.where(position[None, :] <= query_position[:, None], scores, float("-inf"))
+        if LIMITED:
+            seen = position[None, :] >= first_seen(query_position, window, chunk)[:, None]
+            scores = tl.where(seen, scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=1))
+        if LIMITED:  # of a tile that a query does not see at all
+            new_top = tl.maximum(new_top, -1e30)
         weights = tl.exp2(scores - new_top[:, None])
         shrink = tl.exp2(top - new_top)
         total = total * shrink + tl.sum(weights, axis=1)
@@ -70,12 +88,13 @@ def attend_tiles(
     return result, top, total
 
 
-@triton.jit(do_not_specialize=["table_stride", "kv_heads"])
+@triton.jit(do_not_specialize=["table_stride", "kv_heads", "window", "chunk"])
 def prefill_kernel(
-    q, k_pool, v_pool, out, tables, rows, lengths, query_starts,
-    scale, q_stride_token, q_stride_head, table_stride, kv_heads,
+    q, k_pool, v_pool, out, tables, rows, lengths, query_starts, sinks,
+    scale, cap, window, chunk, q_stride_token, q_stride_head, table_stride, kv_heads,
     HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, PAGED: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, PAGED: tl.constexpr, STAGES: tl.constexpr, LIMITED: tl.constexpr, CAPPED: tl.constexpr,
+    SINKS: tl.constexpr,
 ):  # fmt: skip
     """Program (query head, tile of queries, sequence). Heads of one group run side by side and share K in L2."""
     head = tl.program_id(0)
@@ -105,15 +124,27 @@ def prefill_kernel(
     result = tl.zeros([BLOCK_M, HEAD_PAD], tl.float32)
     seen_by_all = (context + tile * BLOCK_M + 1) // BLOCK_N * BLOCK_N  # whole tiles that even the first query sees
     stop = tl.minimum(length, context + (tile + 1) * BLOCK_M)
+    first = 0
+    if LIMITED:
+        first = first_seen(context + tile * BLOCK_M, window, chunk)
+        seen_by_all = first // BLOCK_N * BLOCK_N
+    else:
+        result, top, total = attend_tiles(
+            result, top, total, query, context + row, k_head, v_head, table, 0, seen_by_all, length, stride, scale, cap,
+            first, window, chunk,
+            HEAD_DIM, HEAD_PAD, BLOCK_N, BLOCK_SIZE, PAGED, False, STAGES, False, CAPPED,
+        )  # fmt: skip
     result, top, total = attend_tiles(
-        result, top, total, query, context + row, k_head, v_head, table, 0, seen_by_all, length, stride, scale,
-        HEAD_DIM, HEAD_PAD, BLOCK_N, BLOCK_SIZE, PAGED, False, STAGES,
+        result, top, total, query, context + row, k_head, v_head, table, seen_by_all, stop, length, stride, scale, cap,
+        first, window, chunk,
+        HEAD_DIM, HEAD_PAD, BLOCK_N, BLOCK_SIZE, PAGED, True, STAGES, LIMITED, CAPPED,
     )  # fmt: skip
-    result, top, total = attend_tiles(
-        result, top, total, query, context + row, k_head, v_head, table, seen_by_all, stop, length, stride, scale,
-        HEAD_DIM, HEAD_PAD, BLOCK_N, BLOCK_SIZE, PAGED, True, STAGES,
-    )  # fmt: skip
-    result = result / total[:, None]  # never zero: every query sees position 0
+    if SINKS:
+        sink = tl.load(sinks + head).to(tl.float32) * 1.4426950408889634
+        new_top = tl.maximum(top, sink)
+        result = result * tl.exp2(top - new_top)[:, None]
+        total = total * tl.exp2(top - new_top) + tl.exp2(sink - new_top)
+    result = result / total[:, None]  # never zero: every query sees itself
     tl.store(
         out + (token[:, None] * heads + head) * HEAD_DIM + dim[None, :], result.to(out.dtype.element_ty), mask=mask
     )
@@ -145,13 +176,13 @@ def prefill_attention(
         out: ``[T, Hq, D]`` contiguous, written and returned; allocated when None.
         max_query: host-known bound of the queries of one sequence (T when None). A bound below the truth leaves
             queries unanswered.
-        max_length, scores: not needed here, and plain alone; the same signature as the other backends.
+        max_length: not needed here; the same signature as the other backends.
+        scores: what a query sees, and what is done to its scores. Of a window only its own tiles are read.
         config: overrides `prefill_config` (tests, tuning).
 
     Raises:
         ValueError: shapes, strides or dtypes that the kernel does not serve.
     """
-    refuse(scores)
     check_pools(q, k_pool, v_pool, addresses)
     tokens, heads, head_dim = q.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
@@ -161,11 +192,14 @@ def prefill_attention(
         return out
     config = config or prefill_config(head_dim, q.dtype)
     tiles = triton.cdiv(tokens if max_query is None else max_query, config.block_m)
+    factor, cap = scale_and_cap(scale, scores)
+    sinks = out if scores.sinks is None else scores.sinks  # never read where there are none
     prefill_kernel[(heads, tiles, len(addresses.rows))](
-        q, k_pool, v_pool, out, addresses.tables, addresses.rows, addresses.lengths, query_starts,
-        scale * LOG2_E, q.stride(0), q.stride(1), addresses.tables.stride(0), k_pool.shape[1],
+        q, k_pool, v_pool, out, addresses.tables, addresses.rows, addresses.lengths, query_starts, sinks,
+        factor, cap, scores.window, scores.chunk, q.stride(0), q.stride(1), addresses.tables.stride(0), k_pool.shape[1],
         HEAD_DIM=head_dim, HEAD_PAD=triton.next_power_of_2(head_dim), BLOCK_M=config.block_m, BLOCK_N=config.block_n,
         BLOCK_SIZE=addresses.block_size, PAGED=addresses.block_size > 0, STAGES=config.num_stages,
+        LIMITED=scores.reach > 0, CAPPED=scores.softcap > 0, SINKS=scores.sinks is not None,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     return out

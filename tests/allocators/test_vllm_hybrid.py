@@ -17,7 +17,7 @@ from tests.conformance.allocator import AllocatorConformance, churn
 
 WINDOW = KVLayout(
     (LayerGroup("window", (0, 1, 2), 1, 1, 1, 1, reach=10), LayerGroup("full", (3, 4), 1, 1, 1, 1)),
-)  # three windows beside two full layers: a place of the full group is empty
+)  # groups of two windows, of one (a place of which is empty) and of two full layers
 CHUNK = KVLayout((LayerGroup("chunk", (0,), 1, 1, 1, 1, reach=12), LayerGroup("full", (1,), 1, 1, 1, 1)))
 STATES = KVLayout((LayerGroup("full", (0,), 1, 1, 1, 1), LayerGroup("state", (1,), states=(State((30,), 1),))))
 HALVES = KVLayout((LayerGroup("full", (0,), 1, 1, 1, 1), LayerGroup("window", (1,), 2, 1, 1, 1, reach=10)))
@@ -27,7 +27,7 @@ class OverWindows(AllocatorConformance):
     capacity, max_model_len, layout = 6000, 48, WINDOW
 
     def make(self, capacity: int, max_model_len: int) -> Allocator:
-        return VllmHybrid(capacity, max_model_len, self.layout, block_size=4)
+        return VllmHybrid(max(capacity, 100), max_model_len, self.layout, block_size=4)  # less hold no block
 
 
 class TestWindows(OverWindows):
@@ -50,7 +50,7 @@ class TestEverythingKept(OverWindows):
     capacity = 3000
 
     def make(self, capacity: int, max_model_len: int) -> Allocator:
-        return VllmHybrid(capacity, max_model_len, WINDOW, block_size=4, hybrid=False)
+        return VllmHybrid(max(capacity, 100), max_model_len, WINDOW, block_size=4, hybrid=False)
 
 
 @pytest.mark.parametrize("layout", [WINDOW, CHUNK, STATES, HALVES])
@@ -62,8 +62,7 @@ def test_hundreds_of_calls_are_checked(layout: KVLayout) -> None:
 
 
 def test_what_lies_behind_the_window_is_given_back_and_reused() -> None:
-    allocator = Checked(VllmHybrid(240, 200, WINDOW, block_size=4))
-    assert allocator.total == 240
+    allocator = Checked(VllmHybrid(480, 200, WINDOW, block_size=4))
     seq = Holder("long", final=64)
     assert allocator.admit([seq], Ask(4)) == 0
     for stored in range(64):
@@ -72,21 +71,21 @@ def test_what_lies_behind_the_window_is_given_back_and_reused() -> None:
         allocator.commit([seq], [1])
         allocator.take_moves()
     books = dict(zip(allocator.more_columns, allocator.more_books(), strict=True))
-    assert books["out_of_window"] <= 3 * 2 * 4, "no more than the block that the window has not left"
-    assert seq.held <= (16 + 4) * 24
+    assert books["out_of_window"] <= 3 * 2 * 4, "no more than a block that the window has not left"
+    assert seq.held <= (16 + 2 * 4) * 16
 
 
 def test_books_say_where_a_page_is_empty() -> None:
     allocator = VllmHybrid(2400, 48, WINDOW, block_size=4)
     allocator.admit([Holder("one", final=8)], Ask(8, final=8))
     books = dict(zip(allocator.more_columns, allocator.more_books(), strict=True))
-    assert books["padding"] == books["padding.full"] == 2 * 8  # two blocks with a page of 8 bytes more than two layers
+    assert books["padding"] == books["padding.window_10"] == 2 * 8  # two blocks of which one layer fills half
     assert sum(allocator.memory()) == 2400
 
 
 def test_a_pool_of_less_than_a_block_is_refused() -> None:
-    with pytest.raises(ValueError, match="holds no block of 24 beside the null block"):
-        VllmHybrid(40, 48, WINDOW, block_size=4)
+    with pytest.raises(ValueError, match="holds no block of 16 beside the null block"):
+        VllmHybrid(24, 48, WINDOW, block_size=4)
 
 
 @pytest.mark.parametrize("size", [3, 24, 100, 0])

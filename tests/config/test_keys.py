@@ -123,7 +123,7 @@ def test_every_key_of_every_file_is_in_the_schema(path: Path) -> None:
     for key in ("defaults", "hydra"):
         config.pop(key, None)
     group = path.parent.relative_to(EXPERIMENTS).as_posix()
-    whole = group in (".", "experiment", "server", "system")
+    whole = group in (".", "experiment", "server", "system") or "@package _global_" in path.read_text()
     if group.startswith("hydra"):
         return
     unknown = {name for name in dotted(config, "" if whole else group) - KEYS.keys() if name}
@@ -134,16 +134,17 @@ def test_every_key_of_every_file_is_in_the_schema(path: Path) -> None:
 def test_every_argument_of_our_classes_is_in_the_schema_and_fits_its_default(group: str) -> None:
     targets = {OmegaConf.load(path).get("_target_") for path in (EXPERIMENTS / group).glob("*.yaml")} - {None}
     assert targets
+    from_model = ("token_bytes", "buffers", "layout", "geometry")
     for target in targets:
         cls = locate(str(target), group)
         for name in plugins.arguments(cls):
-            if group != "reservation" and name not in ("token_bytes", "buffers"):  # the program's own
+            if group != "reservation" and name not in from_model:
                 assert f"{group}.{name}" in KEYS, target
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (EXPERIMENTS / "experiment").glob("*.yaml")))
 def test_every_experiment_is_well(name: str) -> None:
-    more = ["part=full_vllm"] if name == "claims" else []
+    more = {"claims": ["part=full_vllm"], "beside": ["server.url=http://localhost"]}.get(name, [])
     cfg = composed([f"experiment={name}", *more])
     assert settle(cfg)[1] == []
 
@@ -153,6 +154,7 @@ def test_every_experiment_is_well(name: str) -> None:
     for path in sorted((EXPERIMENTS / group).glob("*.yaml"))])  # fmt: skip
 def test_every_option_is_well(group: str, option: str) -> None:
     more = [f"workload.path={__file__}"] if option == "trace" else ["+lanes=4"] if option.endswith("_lanes") else []
+    more += ["server.url=http://localhost"] if option == "server" else []
     cfg, mistakes = settle(composed([f"{group}={option}", *more]))
     assert mistakes == []
     plain = composed([f"{group}={option}", *more])

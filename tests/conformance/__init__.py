@@ -1,7 +1,7 @@
-"""The suites that allocators, schedulers and latency models inherit, yours included: installed, `kvlab_conformance`."""
+"""The suites that plug-ins inherit, yours included; installed, `kvlab_conformance`: one for each kind of them."""
 
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{suite}" for suite in ("allocator", "scheduler", "latency", "jumps", "play"))
+    *(f"{__name__}.{suite}" for suite in ("allocator", "scheduler", "latency", "router", "jumps", "play"))
 )

@@ -56,7 +56,7 @@ class Device:
             target[move.target :][: move.length] = source[move.source :][: move.length].copy()
 
     def write(self, holder: Holder, first: int, values: list[int]) -> None:
-        for group in range(len(self.tables)):
+        for group in self._of_tokens:
             at = self._addresses(holder, group, first, first + len(values))
             self.slots[at[at >= 0]] = np.array(values)[at >= 0]
 
@@ -67,7 +67,12 @@ class Device:
     def reads(self, holder: Holder, values: list[int]) -> bool:
         """Whether it finds `values`, those of them that some layer will read."""
         first = [kept.behind(holder.stored) for kept in self._kept]
-        return all(self.read(holder, group, at) == values[at:] for group, at in enumerate(first))
+        return all(self.read(holder, group, first[group]) == values[first[group] :] for group in self._of_tokens)
+
+    @property
+    def _of_tokens(self) -> list[int]:
+        """The groups of layers that keep tokens, and not states."""
+        return [group for group, kept in enumerate(self._kept) if kept.token_units]
 
     @property
     def _kept(self) -> Collection[Kept]:

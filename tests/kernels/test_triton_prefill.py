@@ -15,6 +15,7 @@ triton = pytest.importorskip("triton")
 from kvlab_kernels import reference, triton_prefill  # noqa: E402
 from kvlab_kernels.gpu_check import interpreter_problem  # noqa: E402
 from kvlab_kernels.reference import TOLERANCE, random_addresses, relative_error  # noqa: E402
+from kvlab_kernels.scores import PLAIN, Scores  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(bool(interpreter_problem(DEVICE)), reason=interpreter_problem(DEVICE) or "")
@@ -29,24 +30,28 @@ def check(
     head_dim: int,
     dtype: torch.dtype,
     block_size: int,
+    scores: Scores = PLAIN,
     **options: object,
 ) -> None:
-    """Prefills from a poisoned pool into a poisoned output; every sequence must be within the dtype's tolerance."""
+    """Prefills from a poisoned pool into a poisoned output; every sequence must be within the dtype's tolerance.
+
+    What no query sees is poisoned too.
+    """
     if interpreter_problem(DEVICE, dtype):
         pytest.skip(interpreter_problem(DEVICE, dtype))
     torch.manual_seed(len(lengths) + head_dim + block_size)
     place, slots = random_addresses(lengths, block_size, DEVICE)
     k_pool, v_pool = torch.full((2, slots, kv_heads, head_dim), float("nan"), dtype=dtype, device=DEVICE)
     for index in range(len(lengths)):
-        own = reference.slots_of(place, index)
+        own = reference.slots_of(place, index)[scores.first_of(lengths[index] - queries[index]) :]
         k_pool[own], v_pool[own] = torch.randn(2, len(own), kv_heads, head_dim, device=DEVICE).to(dtype)
     starts = torch.tensor([0, *queries], device=DEVICE).cumsum(0).int()
     q = torch.randn(sum(queries), heads, head_dim, device=DEVICE).to(dtype)
     out = torch.full_like(q, float("nan"))
     scale = head_dim**-0.5
-    want = reference.prefill_attention(q, k_pool, v_pool, place, starts, scale)
+    want = reference.prefill_attention(q, k_pool, v_pool, place, starts, scale, scores=scores)
     triton_prefill.prefill_attention(
-        q, k_pool, v_pool, place, starts, scale, out=out, max_query=max(queries), **options
+        q, k_pool, v_pool, place, starts, scale, out=out, max_query=max(queries), scores=scores, **options
     )
     for first, last in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         assert relative_error(out[first:last], want[first:last]) < TOLERANCE[dtype]
@@ -62,6 +67,20 @@ def test_placements(block_size: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 2)])
 def test_heads(heads: int, kv_heads: int, head_dim: int) -> None:
     check([70, 9], [70, 3], heads, kv_heads, head_dim, torch.float16, 16)
+
+
+SINKS = torch.tensor([0.3, -2.0, 5.0, 0.0], device=DEVICE)
+
+
+@pytest.mark.parametrize("block_size", [0, 16])
+@pytest.mark.parametrize(
+    "scores",
+    [Scores(window=1), Scores(window=20), Scores(window=300), Scores(chunk=24), Scores(softcap=0.5),
+     Scores(sinks=SINKS), Scores(window=33, softcap=2.0, sinks=SINKS)],
+    ids=["1", "20", "300", "chunk", "cap", "sinks", "all"],
+)  # fmt: skip
+def test_windows_chunks_caps_and_sinks(scores: Scores, block_size: int) -> None:
+    check([5, 120, 77], [5, 70, 1], 4, 2, 64, torch.float32, block_size, scores, config=SMALL)
 
 
 @pytest.mark.parametrize("context", [0, 1, 15, 16, 17, 31, 32, 63])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,7 @@ def steps_of(latency: FittedLatency, count: int = 400, noise: float = 0.0) -> pd
         "context_tokens": rng.integers(10, 20_000, count), "prefill_attention": prompts * prompts // 2,
         "schedule_ms": 0.01, "complete_ms": 0.02,
     })  # fmt: skip
-    table["execute_ms"] = features(table) @ np.array(latency.coefficients) / 1e6
+    table["execute_ms"] = features(table, latency.knots) @ np.array(latency.coefficients) / 1e6
     table["execute_ms"] *= rng.lognormal(0, noise, count) if noise else 1.0
     return table
 
@@ -74,7 +75,9 @@ TRUTH = FittedLatency((1.9e6, 40e3, 31.0, 0.4e6, 9e3, 1.5))
 
 def test_a_fit_finds_what_made_the_steps() -> None:
     fitted = FittedLatency.fit(steps_of(TRUTH))
-    assert fitted.coefficients == pytest.approx(TRUTH.coefficients, rel=1e-6)
+    assert fitted.coefficients[-4:] == pytest.approx(TRUTH.coefficients[-4:], rel=1e-6)
+    lanes = range(1, 60)
+    assert [fitted.base(n) - 30_000 for n in lanes] == pytest.approx([TRUTH.base(n) for n in lanes], rel=1e-6)
     assert fitted.overhead_ns == pytest.approx(30_000)
 
 
@@ -103,3 +106,43 @@ def test_what_calibrate_writes_is_read_back(tmp_path: Path) -> None:
     table.to_csv(tmp_path / "steps.csv")
     fitted = SimulatedDevice(OmegaConf.create({"device": {"latency": str(tmp_path / "steps.csv")}})).latency
     assert fitted.coefficients == pytest.approx(latency.coefficients)
+
+
+class TestFittedWithKnots(LatencyConformance):
+    def make(self) -> FittedLatency:
+        return FittedLatency((1000.4, 370.3, 20.25, 0.0, 400.7, 0.61, 55.5, 7.7, 0.013), 3.7, (1, 2, 3, 4, 8))
+
+
+STEPPED = FittedLatency((1.05e6, 0.68e6, 0.34e6, 0.0, 0.2e6, 0.25e6, 12.0, 0.4e6, 9e3, 1.5), 0.0, (1, 2, 3, 4, 6, 8))
+
+
+def test_a_base_that_is_no_straight_line_is_found_again() -> None:
+    table = steps_of(STEPPED, 4000)
+    table = table[table["num_seqs"] + table["idle_lanes"] <= 8]
+    fitted = FittedLatency.fit(table)
+    assert fitted.knots == STEPPED.knots
+    assert [fitted.base(n) - fitted.overhead_ns for n in range(1, 12)] == pytest.approx(
+        [STEPPED.base(n) for n in range(1, 12)], rel=1e-6
+    )
+
+
+def test_a_base_never_falls_and_goes_on_behind_its_last_knot() -> None:
+    table = steps_of(TRUTH, 2000, noise=0.3)
+    fitted = FittedLatency.fit(table)
+    bases = [fitted.base(n) for n in range(1, 3 * fitted.knots[-1])]
+    assert all(low <= high for low, high in pairwise(bases))
+    last = fitted.knots[-1]
+    assert fitted.base(2 * last) - fitted.base(last) == pytest.approx(
+        last * (fitted.base(last) - fitted.base(fitted.knots[-2])) / (last - fitted.knots[-2])
+    )
+
+
+def test_six_coefficients_are_a_straight_line_to_the_last_digit() -> None:
+    line = FittedLatency((1000.4, 37.3, 0.61, 55.5, 7.7, 0.013), 3.7)
+    assert [line.base(n) for n in range(1, 40)] == [1000.4 + 3.7 + 37.3 * n for n in range(1, 40)]
+
+
+@pytest.mark.parametrize("knots", [(1,), (2, 1), (1, 2, 3)])
+def test_coefficients_that_do_not_fit_their_knots_are_refused(knots: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"knots must|coefficients must"):
+        FittedLatency((1.0, 1.0, 0.0, 0.0, 0.0, 0.0), 0.0, knots)

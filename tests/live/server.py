@@ -21,21 +21,22 @@ class FakeServer:
         ways: by the number of a request (0 is the warm-up), how it is answered; others well.
         always: how all are answered.
         metrics: what `/metrics` says, called with the number of requests seen; None = there is no such page.
-        version: what `/version` says.
+        version: what `/version` says, as vLLM does; "" = there is no such page.
+        info: what `/info` says, as TGI does.
 
     Attributes:
         bodies, headers: of the requests for completions, in the order in which they came.
-        most_open: of requests at once.
+        most_open, over: requests at once at most, and those that are over.
     """
 
     def __init__(self, step_s: float = 0.002, ways: dict[int, Stream] | None = None, always: Stream | None = None,
                  metrics: Callable[[int], str] | None = None, version: str = "0.32.0",
-                 max_model_len: int = 4096) -> None:  # fmt: skip
+                 max_model_len: int = 4096, info: dict[str, Any] | None = None) -> None:  # fmt: skip
         self.step_s, self.ways, self.always, self.metrics, self.version = step_s, ways or {}, always, metrics, version
-        self.max_model_len = max_model_len
+        self.max_model_len, self.info = max_model_len, info
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
-        self.open = self.most_open = self.port = 0
+        self.open = self.most_open = self.over = self.port = 0
 
     def __enter__(self) -> FakeServer:
         self._loop = asyncio.new_event_loop()
@@ -68,6 +69,7 @@ class FakeServer:
         app.router.add_get("/v1/models", self.models)
         app.router.add_get("/version", self.tell_version)
         app.router.add_get("/metrics", self.tell_metrics)
+        app.router.add_get("/info", self.tell_info)
         self._runner = web.AppRunner(app, shutdown_timeout=0.05)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
@@ -86,6 +88,9 @@ class FakeServer:
     async def tell_version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": self.version}) if self.version else web.Response(status=404)
 
+    async def tell_info(self, request: web.Request) -> web.Response:
+        return web.json_response(self.info) if self.info else web.Response(status=404)
+
     async def tell_metrics(self, request: web.Request) -> web.Response:
         return web.Response(text=self.metrics(len(self.bodies))) if self.metrics else web.Response(status=404)
 
@@ -100,6 +105,7 @@ class FakeServer:
             return await (self.ways.get(number) or self.always or well)(self, request, body, number)
         finally:
             self.open -= 1
+            self.over += 1
 
 
 async def begin(request: web.Request, kind: str = "text/event-stream") -> web.StreamResponse:

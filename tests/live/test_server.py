@@ -198,7 +198,7 @@ def test_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
     with FakeServer(step_s=0.05) as server:
 
         def interrupt() -> None:
-            while len(server.bodies) < 8:
+            while server.over < 4:
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -245,6 +245,32 @@ def test_what_can_not_be_asked_is_refused(keys: list[str], said: str, tmp_path: 
     assert done.code == 1
     assert said in done.err
     assert not server.bodies
+
+
+@pytest.mark.parametrize(("keys", "said"), [
+    ([], "TGI takes no token ids: set server.tokenizer"),
+    (["server.tokenizer={tokenizer}"], "TGI has no ignore_eos"),
+    (["server.tokenizer={tokenizer}", "server.ignore_eos=false", "workload.n=2"], "TGI gives one answer to a request"),
+])  # fmt: skip
+def test_what_an_engine_would_do_otherwise_is_refused_by_its_name(keys: list[str], said: str, tokenizer: Path,
+                                                                  tmp_path: Path) -> None:  # fmt: skip
+    with FakeServer(version="", info={"version": "3.3.0", "model_id": "tiny"}) as server:
+        done = command(tmp_path, *BASE, f"server.url={server.url}", *(key.format(tokenizer=tokenizer) for key in keys))
+    assert done.code == 1
+    assert said in done.err
+    assert not server.bodies
+
+
+def test_an_answer_may_end_by_itself_where_it_is_let(tokenizer: Path, tmp_path: Path) -> None:
+    with FakeServer(version="", info={"version": "3.3.0"}) as server:
+        row = run(tmp_path, server, "workload.num_requests=2", f"server.tokenizer={tokenizer}",
+                  "server.ignore_eos=false", "workload.max_tokens=fixed:30")  # fmt: skip
+    assert row["device"].startswith("TGI 3.3.0 at ")
+    assert "ignore_eos" not in server.bodies[1]
+    assert server.bodies[1]["max_tokens"] == 30
+    table = pd.read_csv(tmp_path / "out" / "requests.csv")
+    assert table["output_tokens"].tolist() == [30, 30]
+    assert table["reason"].isna().all()
 
 
 def test_a_refused_warm_up_says_what_to_try(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from harness.metrics.recorder import Recorder
 from harness.replayer import Source, replay
 from harness.runner.base import StepResult
 from harness.runner.families import families
+from harness.runner.group_pool import GroupPool
 from harness.runner.kv_pool import KVPool
 from harness.runner.model import build_model, read_config
 from harness.runner.probe import Probed, probe
@@ -70,9 +71,14 @@ def probed_of(name: str) -> Probed:
     return probe(model_of(name))
 
 
-def poisoned_pool(probed: Probed, slots: int) -> KVPool:
+def poisoned_pool(probed: Probed, allocator: Allocator) -> KVPool | GroupPool:
     """A pool full of NaN, a scratch slot behind it."""
-    pool = KVPool(probed, slots + 1, torch.float32, torch.device("cpu"))
+    pool: KVPool | GroupPool
+    if allocator.by_slot:
+        pool = KVPool(probed, allocator.capacity + 1, torch.float32, torch.device("cpu"))
+    else:
+        unit = probed.layout(4).within(allocator.max_model_len).unit_bytes
+        pool = GroupPool(probed, allocator, unit, torch.float32, torch.device("cpu"))
     for buffer in pool.buffers:
         buffer.fill_(float("nan"))
     pool.states.fill = float("nan")
@@ -105,7 +111,7 @@ def serve(name: str, allocator: Allocator, make_scheduler: Callable[[Allocator],
     `tokens` and `logits` are of the first answer, or of all in turn where a request wants several.
     """
     model, probed, checked = model_of(name), probed_of(name), Checked(allocator)
-    pool = poisoned_pool(probed, allocator.capacity)
+    pool = poisoned_pool(probed, checked)
     backend = backend_for("cpu", torch.float32, kernels)
     plain = TorchModelRunner(model, pool, probed.calls, checked, backend, lambda r: np.array(r.token_ids))
     runner = KeepingRunner(plain, tamper)

@@ -17,19 +17,9 @@ from harness.runner.families import REFUSED, SERVED, families
 from harness.runner.model import build_model, read_config
 from harness.runner.verdict import judge
 
-BY_DEFAULT = (
-    "opt",
-    "llama",
-    "nemotron",
-    "mistral",
-    "gemma2",
-    "gemma3n",
-    "gpt_oss",
-    "llama4",
-    "deepseek_v2",
-    "lfm2",
-    "mamba",
-)
+BY_DEFAULT = {"opt": "numba", "nemotron": "torch", "gemma2": "torch", "gemma3n": "torch", "gpt_oss": "numba",
+              "llama4": "numba", "bloom": "torch", "deepseek_v2": "numba", "lfm2": "numba",
+              "mamba": "torch"}  # fmt: skip
 WHY = {
     "gpt_neo": "gpt_neo.*attention by itself.*a mask of its own",
     "minimax": "minimax.*cache of its own",
@@ -56,10 +46,12 @@ def compared(config: dict[str, Any], kernels: str = "torch") -> verdict_module.V
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in BY_DEFAULT else pytest.param(name, marks=pytest.mark.slow) for name in families(SERVED)]
-)
-def test_it_says_what_the_model_says(name: str) -> None:
-    verdict = compared(families(SERVED)[name])
+    ("name", "kernels"),
+    [(name, kernels) if BY_DEFAULT.get(name) == kernels else pytest.param(name, kernels, marks=pytest.mark.slow)
+     for name in families(SERVED) for kernels in ("torch", "numba")],
+)  # fmt: skip
+def test_it_says_what_the_model_says(name: str, kernels: str) -> None:
+    verdict = compared(families(SERVED)[name], kernels)
     assert verdict.equal, verdict
     assert verdict.tolerance <= 1e-4
 

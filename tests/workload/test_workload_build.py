@@ -53,17 +53,17 @@ WRONG = [
     ("num_request", 5, r"workload\.num_request: .*did you mean workload\.num_requests"),
     ("duration_s", 10, r"workload\.duration_s=10"),
     ("prompt", 5, r"workload\.prompt=5"),
-    ("prompt", {"kind": "fixd"}, r"workload\.prompt\.kind='fixd'"),
+    ("prompt", {"kind": "fixd"}, r"workload\.prompt\.kind=fixd"),
     ("prompt", {"kind": "fixed"}, r"workload\.prompt\.value is not set"),
     ("prompt", {"kind": "fixed", "value": 0}, r"workload\.prompt\.value=0"),
     ("prompt", {"kind": "fixed", "value": 2.5}, r"workload\.prompt\.value=2\.5"),
-    ("prompt", {"kind": "fixed", "valu": 2}, r"workload\.prompt\.valu: .*did you mean value"),
+    ("prompt", {"kind": "fixed", "valu": 2}, r"workload\.prompt\.valu: .*did you mean workload.prompt.value"),
     ("output", {"kind": "uniform", "low": 5, "high": 4}, r"workload\.output\.high=4"),
     ("output", {"kind": "exponential", "mean": float("inf")}, r"workload\.output\.mean"),
     ("output", {"kind": "exponential", "mean": 9, "cap": 0}, r"workload\.output\.cap"),
     ("output", {"kind": "exponential", "mean": 9, "low": 5, "cap": 4}, r"workload\.output\.cap=4"),
     ("output", {"kind": "lognormal", "mean": 9, "cv": 0.01, "low": 5000}, r"workload\.output: no sample"),
-    ("output", {"kind": "histogram", "histogram": "vicuna"}, r"workload\.output\.histogram='vicuna'"),
+    ("output", {"kind": "histogram", "histogram": "vicuna"}, r"workload\.output\.histogram=vicuna"),
 ]
 
 

@@ -72,10 +72,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"columns": {"prompt_len": "in", "output_len": "in"}}, "the column 'in' is named for more than one field"),
     ({"columns": {"arrival": "sent", "arrival_s": "in"}}, "arrival and arrival_s name the arrival twice"),
-    ({"columns": "in"}, r"workload\.columns=in: write \{field: column\}"),
+    ({"columns": "in"}, r"workload\.columns=in: workload.columns must be a mapping"),
     ({"columns": {"prompt_len": "in"}}, "not a trace"),
-    ({"time_unit": "minutes"}, r"workload\.time_unit=minutes: choose one of s, ms, us, ns"),
-    ({"skip_s": -1}, r"workload\.skip_s=-1: must be a finite number above 0"),
+    ({"time_unit": "minutes"}, r"workload\.time_unit=minutes: workload.time_unit must be one of s, ms, us, ns"),
+    ({"skip_s": -1}, r"workload\.skip_s=-1: workload.skip_s must be a finite number above 0"),
 ]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from harness.config.key import Key, When, at, where, without
 from harness.config.keys.run import SEED, SIMULATED
-from harness.config.kinds import Choice, Either, Number, Object, Spec, Switch, Text, Whole
+from harness.config.kinds import Choice, Either, Number, Object, Spec, Switch, Table, Text, Whole
 
 # Where the classes of a group lie that come with the program.
 HOME = {"allocator": "allocators.", "reservation": "schedulers.", "scheduler": "schedulers."}
@@ -43,6 +43,10 @@ PLUGINS = [
         "(Hopper)"),
     Key("allocator.window_ratio", Number(above=0), "tokens of a window's pool for each token of the full layers'"),
     Key("allocator.state_ratio", Number(above=0), "bytes of the states' pool for each byte of the others"),
+    Key("allocator.placement", Choice("slab", "first_fit", "best_fit", "buddy"), "where a group's extents lie"),
+    Key("allocator.piece_tokens", SIZE, "tokens that a ring has room for beside its window", "tokens"),
+    Key("allocator.shares", Table(Number(above=0), "a mapping of their names"), "part of the memory of each group; "
+        "null = as the longest sequence needs", null=True),
     Key("allocator.host_slots", SLOTS, "size of the host pool that sequences are swapped to", "slots",
         when=(where("scheduler.preemption", "swap"),)),
     Key("allocator.fit", Choice("slab", "first_fit", "best_fit"), "where an extent is placed; slab = equal lanes"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness import devices
+from harness.config.engine_log import FromLog
 from harness.config.key import Key, When, at, where, without
-from harness.config.kinds import Choice, Either, Named, Number, Switch, Table, Text, Whole
+from harness.config.kinds import Choice, Either, Many, Named, Number, Switch, Table, Text, Whole
+from harness.exports import EXPORTS, TABLES
 
 SEED = Whole(0, 2**64 - 1)
 MOST_SLOTS = 2**31 - 1  # a slot's number is one of 32 bits in every table
@@ -17,6 +19,8 @@ PUBLISHED = Path(__file__).parents[2] / "published"
 MAPPING = Table(what="a mapping")
 SIMULATED = where("device.kind", *devices.SIMULATED)
 REAL = When("on a real device", lambda values: at(values, "device.kind") in devices.HERE)
+OPERATORS = where("device.latency", "operators")
+RULES = ("smooth", "history", "static_scales", "padded_graphs", "power_cap", "eager_prompts", "host", "pointwise")
 ON_CPU = When("on a CPU", lambda values: at(values, "device.kind") in ("cpu", "auto"))
 ON_GPU = When("on a GPU", lambda values: at(values, "device.kind") in ("cuda", "auto"))
 SERVES = When("where requests are served",
@@ -35,7 +39,7 @@ def hardware() -> list[str]:
 
 def latencies() -> list[str]:
     """The latency models that have a name."""
-    return ["roofline", *stems(RUNNER / "latency" / "presets", ".yaml")]
+    return ["roofline", "operators", *stems(RUNNER / "latency" / "presets", ".yaml")]
 
 
 def figures() -> list[str]:
@@ -49,7 +53,7 @@ RUN = [
     Key("seed", SEED, "of every random stream: weights, tokens, lengths, arrivals", needed=True),
     Key("repeat", Whole(0), "which repetition of the same measurement this is", needed=True),
     Key("max_model_len", Whole(2, 2**31 - 1), "longest sequence, prompt and output", "tokens", needed=True),
-    Key("kv_slots", Whole(1, None, "a whole number from 1 to 2**31 - 1"),
+    Key("kv_slots", Either(Whole(1, None, "a whole number from 1 to 2**31 - 1"), FromLog()),
         "size of the KV pool: a slot is room for a token's K and V in every layer", "slots",
         null=True, needed=True, when=(without("kv_bytes"), without("gpu_memory_utilization"))),
     Key("kv_bytes", Whole(1, 2**63 - 1), "size of the KV pool in bytes; wins over `kv_slots`", "bytes", null=True,
@@ -77,6 +81,11 @@ RUN = [
     Key("figure", Named(figures), "what the report of a sweep draws; null = what fits any sweep", null=True),
     Key("figures", Choice("screen", "paper"), "how figures are drawn: `screen` (PNG and SVG), or `paper`: besides, "
         "PDFs one column of a two-column paper wide, each with a LaTeX float", needed=True),
+    Key("exports", Many(Choice(*EXPORTS)), "files for other tools besides: `trace` is trace.json for Perfetto, "
+        "`benchmark` benchmark.json as `vllm bench serve --save-detailed` writes it", needed=True,
+        when=(where("task", "harness.job.serve"),)),
+    Key("tables", Many(Choice(*TABLES), some=True), "how the tables of requests and steps are written: `csv`, which "
+        "reports read, and besides `parquet`", needed=True, when=(where("task", "harness.job.serve"),)),
     Key("trace_s", Number(above=0), "length of a server's traces, where an experiment asks for one", "s"),
     Key("faster_transformer", Table(what="a latency model: `_target_` and its arguments"),
         "how long FasterTransformer's steps take on a server"),
@@ -102,6 +111,14 @@ DEVICE = [
         "how long steps take", null=True, when=(SIMULATED,)),
     Key("device.hardware", Either(Named(hardware, "a YAML file"), MAPPING),
         "the machine: its peaks and its memory", null=True, when=(SIMULATED,)),
+    Key("device.tables", Text("the path of a folder"), "operator tables, as the package aiconfigurator-core has them",
+        null=True, when=(SIMULATED,)),
+    Key("device.engine", Text("an engine and a version, such as vllm-0.24.0"),
+        "whose operators they are; without a version the newest", null=True, when=(OPERATORS,)),
+    Key("device.quantization", Choice("none", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4_wo"),
+        "element type of the weights (`mxfp4`, `int4_wo`: of experts only)", null=True, when=(OPERATORS,)),
+    Key("device.without", Many(Choice(*RULES)), "rules of operator tables to do without", null=True,
+        when=(OPERATORS,)),
     Key("device.tensor_parallel", Whole(1, 4096), "devices that share every matrix and every head", when=(SIMULATED,)),
 ]  # fmt: skip
 

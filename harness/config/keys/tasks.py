@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.config.key import Key, without
-from harness.config.keys.run import PUBLISHED, stems
+from harness.config.keys.run import PUBLISHED, RULES, stems
 from harness.config.kinds import Choice, Either, Many, Named, Number, Switch, Table, Text, Whole
 
 COUNT = Whole(1, 2**31 - 1)
@@ -26,6 +26,15 @@ TASKS = [
     Key("calibrate.passes", Whole(1, 1000), "through all loops"),
     Key("calibrate.requests", COUNT, "of each loop, at least", "requests"),
     Key("calibrate.rounds", COUNT, "requests of each loop per request in flight, at least"),
+    Key("beside.rates", Many(Number(above=0), some=True), "rates at which the server is measured",
+        "requests per second"),
+    Key("beside.fit", Many(Number(above=0), some=True), "those of them that the step model is fitted to",
+        "requests per second"),
+    Key("beside.rounds", COUNT, "through all rates"),
+    Key("beside.log", Text("the path of a file"), "what the engine wrote when it started: its limits", null=True),
+    Key("beside.steps", Text("the path of a file"), "steps that the engine wrote down, JSON lines; null = those that "
+        "the client sees", null=True),
+    Key("beside.async_scheduling", Switch(), "whether the engine schedules a step ahead"),
     Key("overhead.batches", SIZES, "sequences of a step", "sequences"),
     Key("overhead.contexts", SIZES, "context of each sequence", "tokens"),
     Key("overhead.block_size", Whole(1, 256), "slots in a block", "slots"),
@@ -38,6 +47,8 @@ TASKS = [
     Key("validate.meta", Text("the path of a file"), "the run's settings; null = beside the run", null=True),
     Key("validate.prompts", Text("auto, none or the path of a file"), "what the prompts have in common", null=True),
     Key("validate.layers", COUNT, "decoder layers of the model; null = as recorded", null=True),
+    Key("validate.collectives", Text("ring or the path of a file"),
+        "all-reduces of tensor-parallel devices, where the tables have none", null=True),
     Key("validate.skew", Switch(), "correct attention for unequal contexts; null = as the tables say", null=True),
     Key("validate.vllm_version", Text("a version such as 0.19.0"), "decides the rules; null = as recorded", null=True),
     *(Key(f"validate.{name}", kind, f"{about}; null = as recorded", unit, null=True) for name, kind, about, unit in (
@@ -56,6 +67,13 @@ TASKS = [
         ("tensor_parallel", COUNT, "devices that share every matrix", ""),
         ("data_parallel", COUNT, "engines side by side", ""),
         ("pipeline_parallel", COUNT, "pipeline stages", ""))),
+    Key("measured.rows", Text("the path of a file"), "a table of measured serving runs, CSV, plain or gzip", null=True),
+    Key("measured.models", Text("the path of a folder"), "config.json files by hub name, beside those shipped",
+        null=True),
+    Key("measured.version", Text("a version such as 0.24.0"), "of the engines' tables; null = the newest", null=True),
+    Key("measured.without", Many(Choice(*RULES)), "rules to do without: what a table lacks then costs nothing"),
+    Key("measured.first", Whole(0), "the first row that is predicted", "rows"),
+    Key("measured.every", COUNT, "predict every so many rows", "rows"),
     Key("part", Text("the name of a run in `parts`"), "which run of `experiment=claims` a job makes"),
     Key("parts", Table(Many(Text())), "its runs, each a list of overrides"),
     Key("case", Text("the name of a case in `cases`"), "which case of `experiment=fragmentation` a job is"),

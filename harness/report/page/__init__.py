@@ -140,10 +140,9 @@ def _books(sweep: Sweep) -> str:
                 f'<tr><td><i class="dot" style="background:{color}"></i>{name}</td><td>{escape(text)}</td>{cells}</tr>'
             )
     capacity = {int(row["capacity"]) for row in done if row["capacity"] == row["capacity"]}
-    slots = f" of {capacity.pop():,} slots" if len(capacity) == 1 else ""
-    said = (
-        f"Each slot of the pool{slots} stands in exactly one line, the first that applies; so each column sums to 100."
-    )
+    size = f" of {capacity.pop():,} {sweep.unit}" if len(capacity) == 1 else ""
+    said = (f"Each {sweep.unit[:-1]} of the pool{size} stands in exactly one line, the first that applies; so each "
+            "column sums to 100.")  # fmt: skip
     header = f"<thead><tr><th>column</th><th>meaning</th>{head}</tr></thead>"
     body = f"<tbody>{''.join(lines)}</tbody>"
     return f'<p>{said}</p><div class="scroll"><table class="books">{header}{body}</table></div>'

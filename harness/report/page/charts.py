@@ -112,8 +112,8 @@ def _books(sweep: Sweep, rows: list[dict[str, Any]]) -> Chart:
     figure.update_yaxes(autorange="reversed", automargin=True)
     figure.update_xaxes(range=[0, 100])
     when = "while requests waited for memory" if saturated else "over the whole run (no request waited for memory)"
-    return Chart("books", "Where the KV memory is", f"Every slot of the pool is in exactly one colour; mean {when}.",
-                 figure)  # fmt: skip
+    text = f"Every {sweep.unit[:-1]} of the pool is in exactly one colour; mean {when}."
+    return Chart("books", "Where the KV memory is", text, figure)
 
 
 def _latencies(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look]) -> Chart:
@@ -130,6 +130,11 @@ def _latencies(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look])
                     showlegend=column == 1, line=_line(looks[row["label"]]), row=1, col=column,
                     hovertemplate="%{y:.0f} % of the requests within %{x:.3g}<extra>" + row["label"] + "</extra>",
                 )  # fmt: skip
+    for column in range(1, len(LATENCIES) + 1):
+        drawn = [trace.x for trace in figure.select_traces(row=1, col=column)]
+        low, high = min((x.min() for x in drawn), default=0), max((x.max() for x in drawn), default=0)
+        if low > 0 and high / low > 10:
+            figure.update_xaxes(type="log", dtick="D2" if high / low < 100 else 1, row=1, col=column)
     figure.update_layout(_layout(440, margin={"l": 10, "r": 20, "t": 110, "b": 45}))
     figure.update_yaxes(title_text="% of the requests", col=1)
     return Chart("latencies", "Latencies", "Share of the requests served within a time, from their scheduled arrival. "
@@ -137,7 +142,7 @@ def _latencies(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look])
 
 
 def _over_time(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look]) -> Chart:
-    panels = (("num_seqs", "requests in the batch"), ("waiting", "requests waiting"), ("used", "KV slots in use, %"))
+    panels = (("num_seqs", "requests in the batch"), ("waiting", "requests waiting"), ("used", "KV pool in use, %"))
     figure = make_subplots(len(panels), 1, shared_xaxes=True, vertical_spacing=0.08,
                            subplot_titles=[title for _, title in panels])  # fmt: skip
     for row in rows:
@@ -146,7 +151,7 @@ def _over_time(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look])
         for at, series in enumerate(values.T, 1):
             figure.add_scatter(
                 x=edges, y=[*series, series[-1]], name=row["label"], legendgroup=row["label"], showlegend=at == 1,
-                line=_line(looks[row["label"]]) | {"shape": "hv", "width": 1.5}, row=at, col=1,
+                line=_line(looks[row["label"]]) | {"shape": "hv", "width": 1.5, "dash": "solid"}, row=at, col=1,
                 hovertemplate="%{y:.4g} at %{x:.3g} s<extra>" + row["label"] + "</extra>",
             )  # fmt: skip
     figure.update_layout(_layout(680, margin={"l": 10, "r": 20, "t": 110, "b": 45}))
@@ -185,6 +190,7 @@ def _layout(height: int, x: str = "", **more: Any) -> dict[str, Any]:
     return {
         "height": height, "margin": {"l": 10, "r": 60, "t": 40, "b": 45}, "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)", "font": {"family": "system-ui, sans-serif", "size": 13},
-        "legend": {"orientation": "h", "yanchor": "top", "yref": "container", "y": 1, "x": 0},
+        "legend": {"orientation": "h", "yanchor": "top", "yref": "container", "y": 1, "x": 0,
+                   "traceorder": "normal"},
         "xaxis": {"title": {"text": x}}, "hoverlabel": {"namelength": -1}, **more,
     }  # fmt: skip

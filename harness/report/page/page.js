@@ -33,10 +33,32 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
+// ---- systems that are switched off, in every picture at once
+const off = new Set();
+function withoutOff(trace) { // null where all of it is off
+  if (off.has(trace.name)) return null;
+  if (trace.orientation !== "h" || !Array.isArray(trace.y)) return trace;
+  const kept = trace.y.map((_, i) => i).filter((i) => !off.has(String(trace.y[i]).replace(/, the paper's .*/, "")));
+  const pick = (value) => Array.isArray(value) && value.length === trace.y.length ? kept.map((i) => value[i])
+    : value && typeof value === "object" && !Array.isArray(value) ? Object.fromEntries(Object.entries(value).map(([key, one]) => [key, pick(one)])) : value;
+  return kept.length === trace.y.length ? trace : Object.fromEntries(Object.entries(trace).map(([key, one]) => [key, pick(one)]));
+}
+function toggle(row) {
+  const name = row.dataset.system;
+  if (!off.delete(name)) off.add(name);
+  row.classList.toggle("off", off.has(name));
+  row.setAttribute("aria-pressed", !off.has(name));
+  themed.forEach((draw) => draw());
+}
+for (const row of document.querySelectorAll("tr[data-system]")) {
+  row.addEventListener("click", () => toggle(row));
+  row.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); toggle(row); } });
+}
+
 // ---- charts: drawn when they come into sight ------------------------------------------------------------------------
 function colours(layout) {
   const line = { gridcolor: css("--line"), zerolinecolor: css("--line"), linecolor: css("--line") };
-  const mine = { ...layout, font: { ...layout.font, color: css("--text") } };
+  const mine = { uirevision: "kept", ...layout, font: { ...layout.font, color: css("--text") } };
   for (const key of Object.keys(layout)) if (/^[xy]axis/.test(key)) mine[key] = { ...layout[key], ...line };
   return mine;
 }
@@ -48,7 +70,7 @@ function plot(div, figure) {
     layout.font = { ...layout.font, size: 11 };
   }
   const night = root.dataset.theme === "dark"; // black lines and bars turn white there
-  const shown = JSON.parse(JSON.stringify(figure.data).replaceAll('"#222222"', night ? '"#e8e8ea"' : '"#222222"').replaceAll('"#e4e4e4"', night ? '"#3a3f46"' : '"#e4e4e4"'));
+  const shown = JSON.parse(JSON.stringify(figure.data.map(withoutOff).filter(Boolean)).replaceAll('"#222222"', night ? '"#e8e8ea"' : '"#222222"').replaceAll('"#e4e4e4"', night ? '"#3a3f46"' : '"#e4e4e4"'));
   Plotly.react(div, shown, layout, { responsive: true, displayModeBar: false });
 }
 function chart(div) {
@@ -145,7 +167,7 @@ class PoolMap {
   }
   grid(time) { // the pool at one moment, cell by cell, row by row from the top left
     const canvas = $("moment").querySelector("canvas"), columns = Math.min(64, this.cells), rows = Math.ceil(this.cells / columns);
-    const size = Math.max(6, Math.floor(canvas.parentElement.clientWidth / columns));
+    const size = Math.max(3, Math.floor(canvas.parentElement.clientWidth / columns));
     canvas.width = columns * size; canvas.height = rows * size;
     const context = canvas.getContext("2d"), moment = this.moment(time), counts = new Map();
     for (let cell = 0; cell < this.cells; cell++) {
@@ -154,7 +176,7 @@ class PoolMap {
       const kind = this.over(time) ? 8 : this.kind[moment * this.cells + cell];
       counts.set(kind, (counts.get(kind) || 0) + 1);
     }
-    const said = [...counts].sort((a, b) => b[1] - a[1]).map(([kind, n]) => `${(100 * n / this.cells).toFixed(0)} % ${data.kinds[kind][1]}`);
+    const said = [...counts].filter(([, n]) => n >= this.cells / 200).sort((a, b) => b[1] - a[1]).map(([kind, n]) => `${(100 * n / this.cells).toFixed(0)} % ${data.kinds[kind][1]}`);
     $("moment-text").textContent = `${this.label} at ${time.toPrecision(3)} s, a cell is ${this.slots.toPrecision(3)} slots: ${said.join("; ")}.`;
     canvas.onmousemove = (event) => {
       const cell = Math.floor(event.offsetY / canvas.clientHeight * rows) * columns + Math.floor(event.offsetX / canvas.clientWidth * columns);
@@ -176,7 +198,7 @@ function paint() {
     span.innerHTML = `<i style="background:rgb(${colour})"></i>`; span.append(text);
     $("map-legend").append(span);
   }
-  maps.forEach((map) => map.draw());
+  maps.forEach((map) => { map.box.hidden = off.has(map.label); if (!map.box.hidden) map.draw(); });
   setTime(now);
 }
 let now = 0;

@@ -45,13 +45,14 @@ def answer_of(sweep: Sweep) -> str:
         return "No job finished."
     best = max(records(done), key=lambda row: row["output_throughput"])
     used, whole = best["saturated_kv_used_pct"], best["kv_used_pct"]
-    share = f"{used:.0f} % while requests wait for memory" if pd.notna(used) else f"{whole:.0f} % on average"
-    memory = f"with {share} of the KV pool holding tokens in use" if pd.notna(whole) else ""
+    share = used if pd.notna(used) else whole
+    when = "while requests wait for memory" if pd.notna(used) else "on average"
+    memory = f", and {share:.0f} % of the KV pool hold tokens in use {when}" if pd.notna(share) else ""
     speed = f"{best['output_throughput']:,.0f} output tokens per second"
     ratio = best["output_throughput_x"]
     if len(done) > 1 and pd.notna(ratio) and ratio > 1.005:
-        return f"{best['label']} produces {speed}, {ratio:.2f} times those of {sweep.baseline}, {memory}."
-    return f"{best['label']} produces {speed}, {memory}."
+        return f"{best['label']} produces {speed}, {ratio:.2f} times those of {sweep.baseline}{memory}."
+    return f"{best['label']} produces {speed}{memory}."
 
 
 def _words(folder: Path) -> list[str] | None:

@@ -29,7 +29,8 @@ PRESETS = Path(__file__).parent / "presets"
 def choose_latency(device: SimulatedDevice) -> Any:
     """The latency model that `device.latency` names.
 
-    It is `roofline` (of `device.hardware` and the model), the name of a preset, a YAML file with a `_target_` (as
+    It is `roofline` (of `device.hardware` and the model), `operators` (measured ones, see
+    `harness.operators.device`), the name of a preset, a YAML file with a `_target_` (as
     `experiment=calibrate` writes it), the `steps.csv` of a run to fit, a folder of measured kernel tables, or a mapping
     with a `_target_`.
 
@@ -45,6 +46,10 @@ def choose_latency(device: SimulatedDevice) -> Any:
         if wanted == "roofline":
             machine = device.machine("device.latency=roofline")
             return Roofline(machine, device.weights, device.devices, layout=device.layout)
+        if wanted == "operators":
+            from harness.operators.device import open_operators
+
+            return open_operators(device.cfg, device.weights.text)
         return _named(str(wanted), device)
     except HarnessError:
         raise
@@ -56,6 +61,8 @@ def choose_latency(device: SimulatedDevice) -> Any:
 def who(cfg: DictConfig) -> str:
     """Whose step times a simulated device has, in short."""
     wanted = cfg.device.latency
+    if wanted == "operators":
+        return f"operators of {cfg.device.engine} on {cfg.device.hardware} x {cfg.device.tensor_parallel}"
     if wanted == "roofline":
         machine = cfg.device.hardware if isinstance(cfg.device.hardware, str) else "a machine of one's own"
         many = f" x {cfg.device.tensor_parallel}" if cfg.device.tensor_parallel > 1 else ""
@@ -90,7 +97,7 @@ def _named(name: str, device: SimulatedDevice) -> Any:
         return _table(path, device.weights)
     if path.is_file():
         return FittedLatency.fit(pd.read_csv(path))
-    names = ["roofline", *sorted(known.stem for known in PRESETS.glob("*.yaml"))]
+    names = ["roofline", "operators", *sorted(known.stem for known in PRESETS.glob("*.yaml"))]
     near = get_close_matches(name, names, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise HarnessError(

@@ -125,15 +125,15 @@ def _layer(text: Text, number: int, kind: Kinds) -> Block:
         mixer += state_weights(text) if part == "state" else attention_weights(text, number)
     if not kind:  # it reads what an earlier layer keeps
         mixer = attention_weights(text, number, own_kv=False)
-    matrices, inner = 2 if text.model_type in UNGATED else 3, _inner(text, number)
+    matrices, inner = 2 if text.model_type in UNGATED else 3, inner_of(text, number)
     if text.model_type in ("mamba", "mamba2", "falcon_mamba"):
         return Block(1, mixer, 0)
-    if not _is_sparse(text, number):
+    if not is_sparse(text, number):
         return Block(1, mixer, matrices * text.hidden_size * inner)
-    experts, one = _experts(text), text.get("moe_intermediate_size") or inner
+    experts, one = experts_of(text), text.get("moe_intermediate_size") or inner
     if text.model_type == "llama4_text":
         one = text.intermediate_size
-    shared = experts * text.hidden_size + matrices * text.hidden_size * _shared_inner(text, one)
+    shared = experts * text.hidden_size + matrices * text.hidden_size * shared_inner_of(text, one)
     return Block(1, mixer, matrices * text.hidden_size * one, experts, text.get("num_experts_per_tok") or 1, shared)
 
 
@@ -142,19 +142,19 @@ def _nemotron_layer(text: Text, letter: str, kind: Kinds) -> Block:
     if kind:
         return Block(1, state_weights(text) if kind == ("state",) else attention_weights(text), 0)
     if letter in ("E", "moe"):
-        experts, shared = _experts(text), 2 * hidden * _shared_inner(text, 0)
+        experts, shared = experts_of(text), 2 * hidden * shared_inner_of(text, 0)
         one = 2 * hidden * text.moe_intermediate_size
         return Block(1, 0, one, experts, text.num_experts_per_tok, experts * hidden + shared)
     return Block(1, 0, 2 * hidden * text.intermediate_size)
 
 
-def _experts(text: Text) -> int:
+def experts_of(text: Text) -> int:
     return text.get("num_experts") or text.get("num_local_experts") or text.get("n_routed_experts") or 1
 
 
-def _is_sparse(text: Text, number: int) -> bool:
+def is_sparse(text: Text, number: int) -> bool:
     """Whether a layer has experts."""
-    if _experts(text) <= 1:
+    if experts_of(text) <= 1:
         return False
     mlps = text.get("mlp_layer_types")
     if mlps:
@@ -172,7 +172,7 @@ def _is_sparse(text: Text, number: int) -> bool:
     return number % text.get("moe_layer_freq", 1) == 0
 
 
-def _inner(text: Text, number: int) -> int:
+def inner_of(text: Text, number: int) -> int:
     """Width of a dense layer's MLP."""
     names = ("intermediate_size_mlp", "ffn_dim", "intermediate_size")
     inner = next((text.get(name) for name in names if text.get(name)), 4 * text.hidden_size)
@@ -185,7 +185,7 @@ def _inner(text: Text, number: int) -> int:
     return int(inner)
 
 
-def _shared_inner(text: Text, one: int) -> int:
+def shared_inner_of(text: Text, one: int) -> int:
     """Width of the experts that every token uses, all together."""
     if text.model_type == "llama4_text":
         return one

@@ -1,0 +1,142 @@
+"""Any placement of extents for each group of layers, over its share of the memory. A window's extent is a ring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from allocators.base import Allocator, Ask, Grid, Holder, KVLayout, Part
+from allocators.buddy import Buddy
+from allocators.contiguous import Contiguous
+from allocators.layout import Kept
+
+PLACEMENTS = ("slab", "first_fit", "best_fit", "buddy")
+
+
+class Split(Allocator):
+    """Layers that keep all tokens, layers with a window and states each have a pool, cut when it is made.
+
+    A window needs no more than it spans, beside the tokens of one step: its extent begins again behind that. So a
+    sequence takes little for it, however long it is. An extent never grows, so slots must be reserved.
+
+    Args:
+        layout: what the model keeps.
+        placement: of tokens: `slab`, `first_fit` or `best_fit` extents, or `buddy` chunks. States are lanes.
+        piece_tokens: tokens of a sequence that one step may compute; a ring has room for them beside its window.
+        shares: part of the memory of each group, by its name; null = as a sequence of `max_model_len` needs them.
+
+    Raises:
+        ValueError: no such placement, or shares that are not those of the groups, or a group without room.
+    """
+
+    def __init__(self, capacity: int, max_model_len: int, layout: KVLayout,
+                 placement: Literal["slab", "first_fit", "best_fit", "buddy"] = "first_fit", piece_tokens: int = 2560,
+                 shares: Mapping[str, float] | None = None) -> None:  # fmt: skip
+        if placement not in PLACEMENTS:
+            raise ValueError(f"placement must be {', '.join(PLACEMENTS[:-1])} or {PLACEMENTS[-1]}, got {placement!r}")
+        kept = layout.kept
+        self._longest = [_longest(each, max_model_len, piece_tokens) for each in kept]
+        wanted = _shares(kept, self._longest, shares)
+        self.inner, grids, origin = list[Allocator](), list[Grid](), 0
+        for each, longest, share in zip(kept, self._longest, wanted, strict=True):
+            unit = each.state_units or each.token_units
+            slots = int(capacity * share / sum(wanted)) // unit
+            if slots < 1:
+                raise ValueError(f"the pool of {each.name} has no room: {capacity} units are split")
+            self.inner.append(_inner("slab" if each.state_units else placement, slots, longest))
+            ring = longest if each.reach and longest < max_model_len else 0
+            grids.append(Grid(max_model_len if each.state_units else 0, unit, origin, ring))
+            origin += slots * unit
+        super().__init__(capacity, max_model_len, kept, grids)
+        self.by_layers(kept)
+        self.piece_tokens = piece_tokens
+        self._parts: dict[int, list[Holder]] = {}  # by row: whom each group's placement knows
+
+    def expect_steps(self, tokens: int) -> None:
+        super().expect_steps(tokens)
+        if self.step_tokens > self.piece_tokens and any(grid.ring for grid in self.grids):
+            raise ValueError(
+                f"a ring has room for allocator.piece_tokens={self.piece_tokens} tokens beside its window, and a step "
+                f"may compute {self.step_tokens} of a sequence: raise it, or lower scheduler.max_num_batched_tokens"
+            )
+
+    def footprint(self, tokens: int) -> int | None:
+        units = 0
+        for at, inner in enumerate(self.inner):
+            slots = inner.footprint(min(tokens, self._longest[at]))
+            if slots is None:
+                return None
+            units += slots * self.grids[at].stride
+        return units
+
+    def lacks(self, ask: Ask) -> bool:
+        """Each group has a pool of its own, so their sum tells nothing but what never fits."""
+        need = self.footprint(ask.gate if ask.gate > ask.need else ask.need)
+        return need is None or self.free_slots - ask.spare < need * ask.count
+
+    def place(self, holder: Holder, tokens: int) -> int | None:
+        parts, units = list[Holder](), 0
+        for at, inner in enumerate(self.inner):
+            part, slots = Holder(holder.name), min(tokens, self._longest[at])
+            if inner.admit([part], Ask(slots, slots, final=slots)) is None:
+                for before, placed in zip(reversed(self.inner[: len(parts)]), reversed(parts), strict=True):
+                    before.free(placed)
+                return None
+            parts.append(part)
+            units += part.held * self.grids[at].stride
+            self.set_row(holder, 0, inner.spans(part)[0][0], at)
+        self._parts[holder.row] = parts
+        return units
+
+    def release(self, holder: Holder) -> None:
+        for inner, part in reversed(list(zip(self.inner, self._parts.pop(holder.row), strict=True))):
+            inner.free(part)
+
+    def spans(self, holder: Holder) -> list[tuple[int, int]]:
+        spans = []
+        for inner, part, grid in zip(self.inner, self._parts[holder.row], self.grids, strict=True):
+            spans += [(grid.origin + start * grid.stride, slots * grid.stride) for start, slots in inner.spans(part)]
+        return spans
+
+    def occupied(self, holder: Holder) -> list[Part]:
+        parts = list[Part]()
+        for part, kept, grid in zip(self._parts[holder.row], self.kept, self.grids, strict=True):
+            units = part.held * grid.stride
+            parts.append(Part(0, 0, units, 1) if kept.state_units else Part(0, part.held, units))
+        return parts
+
+    def _tell(self, holder: Holder, tokens: int) -> None:
+        """A ring is never full, and nothing is ever given back."""
+        parts, room = self.occupied(holder), self.max_model_len
+        for part, kept, grid in zip(parts, self.kept, self.grids, strict=True):
+            if kept.token_units and not (grid.ring and part.end >= grid.ring):
+                room = min(room, part.end)
+        holder.room = max(room, tokens)
+        if self._ledger is not None:
+            self._ledger.tell(holder, parts)
+
+    @property
+    def free_slots(self) -> int:
+        return sum([inner.free_slots * grid.stride for inner, grid in zip(self.inner, self.grids, strict=True)])
+
+
+def _longest(kept: Kept, max_model_len: int, piece: int) -> int:
+    """Slots of a group's pool that the longest sequence takes."""
+    if kept.state_units:
+        return 1
+    return min(max_model_len, kept.reach - 1 + piece) if kept.reach else max_model_len
+
+
+def _shares(kept: tuple[Kept, ...], longest: list[int], shares: Mapping[str, float] | None) -> list[float]:
+    if shares is None:
+        return [float(slots * (k.state_units or k.token_units)) for slots, k in zip(longest, kept, strict=True)]
+    names = [each.name for each in kept]
+    if set(shares) != set(names) or min(shares.values()) <= 0:
+        raise ValueError(f"shares must name {', '.join(names)}, each with a number above 0, got {dict(shares)}")
+    return [shares[name] for name in names]
+
+
+def _inner(placement: str, slots: int, longest: int) -> Allocator:
+    if placement == "buddy":
+        return Buddy(slots, longest)
+    return Contiguous(slots, longest, placement)  # type: ignore[arg-type]

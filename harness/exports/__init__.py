@@ -1,0 +1,41 @@
+"""Files that other tools read, made from the tables of a run: at its end, or later by `python -m harness report DIR`.
+
+To add one: a module with `write(folder) -> list of notices`, and its name in `EXPORTS`, where the key finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from importlib import import_module
+from pathlib import Path
+
+EXPORTS = {"trace": "trace.json", "benchmark": "benchmark.json"}  # a module here → the file that it writes
+TABLES = ("csv", "parquet")  # the first is what reports read
+
+
+def export(folder: Path, exports: Collection[str], tables: Collection[str]) -> list[str]:
+    """Write the files asked for into the folder of a run.
+
+    Args:
+        folder: with `config.yaml`, `requests.csv` and what else the run has written.
+        exports: names in `EXPORTS`.
+        tables: formats of the tables, of `TABLES`.
+
+    Returns:
+        What a reader of those files should know, a sentence each.
+
+    Raises:
+        HarnessError: the folder lacks what a file is made from.
+        OSError: one can't be written; it names it.
+    """
+    if not exports and "parquet" not in tables:
+        return []
+    notices = []
+    for name in EXPORTS:
+        if name in exports:
+            notices += import_module(f"harness.exports.{name}").write(folder)
+    if "parquet" in tables:
+        from harness.exports.parquet import write
+
+        write(folder)
+    return notices

@@ -1,0 +1,51 @@
+"""The steps that an engine wrote down itself: JSON lines of what each step's batch was made of and how long it took."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from harness.errors import HarnessError
+
+NEEDED = ("num_seqs", "context_tokens", "prefill_tokens", "execute_ms")
+ABSENT = {"prefill_attention": None, "idle_lanes": 0, "schedule_ms": 0.0, "complete_ms": 0.0}
+
+
+def read_step_log(path: str) -> pd.DataFrame:
+    """A step table to fit, from lines such as `{"num_seqs": 8, "context_tokens": 4096, "prefill_tokens": 0,
+    "execute_ms": 12.5}`: sequences of the step; tokens they have stored after it; new tokens of those with several;
+    its time. `prefill_attention` (pairs of a prompt token with one it looks back to) is taken from one prompt without
+    a past where it is not told; `idle_lanes`, `schedule_ms` and `complete_ms` are 0 then. Other fields are left alone.
+
+    Raises:
+        HarnessError: no such file, or a line that is none; it says which and why.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise HarnessError(f"beside.steps={path}: {error.strerror}") from None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            raise HarnessError(f"{path}, line {number}: no JSON") from None
+        if not isinstance(row, dict):
+            raise HarnessError(f"{path}, line {number}: no object")
+        for name in NEEDED:
+            value = row.get(name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
+                raise HarnessError(f"{path}, line {number}: {name} must be a number, 0 or more, and is {value!r}")
+        prompts = row["prefill_tokens"]
+        row["prefill_attention"] = row.get("prefill_attention", prompts * (prompts + 1) // 2)
+        rows.append({**ABSENT, **row})
+    if not rows:
+        raise HarnessError(f"beside.steps={path}: no line in it")
+    table = pd.DataFrame(rows)[[*NEEDED, *ABSENT]]
+    return table[(table["num_seqs"] > 0) & (table["execute_ms"] > 0)].assign(
+        start_s=lambda steps: steps["execute_ms"].cumsum() / 1e3
+    )

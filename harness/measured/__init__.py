@@ -1,0 +1,1 @@
+"""`experiment=measured`: rows of measured serving runs, predicted from operator tables, one beside the other."""

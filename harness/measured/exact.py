@@ -1,0 +1,52 @@
+"""A closed loop served by the scheduler and the engine themselves, for runs whose pool may fill."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from allocators.paged import Paged
+from harness.clock import Clock
+from harness.engine import Engine
+from harness.errors import HarnessError
+from harness.measured.loop import CHUNKED, WHOLE, Loop
+from harness.metrics.recorder import Recorder
+from harness.operators.costs import Costs
+from harness.operators.latency import OperatorLatency
+from harness.replayer import Source, replay
+from harness.runner.simulated import SimulatedModelRunner
+from harness.workload import Workload
+from schedulers.request import Request
+from schedulers.reservation import exact, on_demand
+from schedulers.vllm_v1 import VllmV1
+
+
+def serve_exactly(loop: Loop, costs: Costs, prompts: np.ndarray, outputs: np.ndarray
+                  ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:  # fmt: skip
+    """As `loop.serve`, and how many preemptions there were. Blocks are taken as a sequence grows (vLLM), or promised at
+    admission (TensorRT-LLM's GUARANTEED_NO_EVICT).
+
+    Raises:
+        HarnessError: a loop that `schedulers/` has no scheduler for, or a request that never fits the pool.
+    """
+    if loop.kind not in (CHUNKED, WHOLE) or loop.engines > 1 or loop.wait_steps:
+        raise HarnessError("only one engine without a batch wait is served by the scheduler itself")
+    longest = int((prompts + outputs).max())
+    blocks = loop.blocks or int((-(-(prompts + outputs) // loop.block)).sum())
+    allocator = Paged(blocks * loop.block, max_model_len=longest, block_size=loop.block)
+    reservation = exact if loop.kind == WHOLE else on_demand
+    scheduler = VllmV1(allocator, reservation, max_model_len=longest, max_num_seqs=loop.lanes,
+                       max_num_batched_tokens=loop.budget, chunked_prefill=loop.kind == CHUNKED)  # fmt: skip
+    requests = [Request(i, 0, int(p), int(o)) for i, (p, o) in enumerate(zip(prompts, outputs, strict=True))]
+    recorder = Recorder(None, keep=False)
+    engine = Engine(scheduler, SimulatedModelRunner(OperatorLatency(costs)), recorder, depth=loop.ahead)
+    replay(Source(Workload(requests, concurrency=loop.clients), round(loop.client)), [engine], Clock())
+    if recorder.rejections:
+        number, reason = next(iter(recorder.rejections.items()))
+        raise HarnessError(f"request {number} can't be served: {reason}")
+    from harness.metrics.requests import request_table
+
+    table = request_table(recorder, requests)
+    arrivals = np.array([request.arrival_ns for request in requests], float)
+    first = arrivals + table["ttft_ms"].to_numpy() * 1e6
+    last = arrivals + table["e2e_ms"].to_numpy() * 1e6
+    return arrivals - round(loop.client), first, last, int(table["preemptions"].sum())

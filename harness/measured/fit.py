@@ -1,0 +1,107 @@
+"""The constants of machines, found on the groups of rows that a split names: `python -m harness.measured.fit`.
+
+    python -m harness.measured.fit ROWS TABLES SPLIT [MOST]
+
+prints what belongs into `harness/operators/machines.yaml`. One constant after the other takes the best of its grid, in
+rounds, until none moves; the interval of each is that of the best over resampled rows, the others held. Rows whose pool
+may fill are left out: they are told by the pool, not by these constants. Of a group with more than MOST rows (60) every
+second, third, … is taken.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from harness.errors import HarnessError, answer
+from harness.measured.predict import Predictor, busy
+from harness.measured.settings import Row, read_row
+from harness.operators.machines import Machine
+
+GRID: dict[str, np.ndarray] = {
+    "prompt_work": np.round(np.arange(1.0, 1.61, 0.05), 2), "host_ms": np.round(np.arange(0, 3.01, 0.1), 2),
+    "eager_layer_ms": np.round(np.arange(0, 3.01, 0.1), 2),
+    "client_ms": np.array([0.0, 2, 5, 8, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200]),
+}  # fmt: skip
+BUSY, CUT, RESAMPLES, ROUNDS = 1.15, 1.0, 200, 4
+
+
+def fit(predictor: Predictor, rows: pd.DataFrame, group: Mapping[str, str], start: Machine, names: list[str],
+        most: int = 60) -> tuple[Machine, dict[str, list[float]], int]:  # fmt: skip
+    """The best constants for one group, their values with intervals, and on how many rows."""
+    chosen = _rows(predictor, rows, group, most)
+    best, count = start, len(chosen)
+    for _ in range(ROUNDS):
+        before = best
+        for name in names:
+            errors = _profile(predictor, chosen, best, name)
+            best = replace(best, **{name: float(GRID[name][errors.mean(axis=1).argmin()])})
+        if best == before:
+            break
+    rng, found = np.random.default_rng(0), {}
+    for name in names:
+        errors = _profile(predictor, chosen, best, name)
+        drawn = [GRID[name][errors[:, rng.integers(0, count, count)].mean(axis=1).argmin()] for _ in range(RESAMPLES)]
+        found[name] = [getattr(best, name), *(float(edge) for edge in np.percentile(drawn, (5, 95)))]
+    return best, found, count
+
+
+def _rows(
+    predictor: Predictor, rows: pd.DataFrame, group: Mapping[str, str], most: int
+) -> list[tuple[Row, float, float]]:
+    of_group = rows[(rows["model_path"] == group["model"]) & (rows["system"] == group["gpu"])
+                    & (rows["backend"] == group["engine"])]  # fmt: skip
+    chosen, every = [], -(-len(of_group) // most)
+    for number, values in of_group[::every].iterrows():
+        measured = values["silicon_ttft_ms"], values["silicon_tpot_ms"]
+        try:
+            row = read_row(int(str(number)), {str(key): value for key, value in values.items()})
+            if predictor.predict(row).pool or busy(predictor, row, *measured) > BUSY:
+                continue
+        except HarnessError:
+            continue
+        chosen.append((row, *measured))
+    if not chosen:
+        raise HarnessError(f"no row of {dict(group)} can be fitted to")
+    return chosen
+
+
+def _profile(predictor: Predictor, rows: list[tuple[Row, float, float]], machine: Machine, name: str) -> np.ndarray:
+    """``[grid, rows]``: |ln| of TPOT plus that of TTFT, each cut, along one constant."""
+    found = np.empty((len(GRID[name]), len(rows)))
+    for i, value in enumerate(GRID[name]):
+        for j, (row, ttft, tpot) in enumerate(rows):
+            predictor.machines[row.gpu, row.engine] = replace(machine, **{name: float(value)})
+            told = predictor.predict(row)
+            found[i, j] = sum(
+                min(abs(np.log(one / was)), CUT) for one, was in ((told.tpot_ms, tpot), (told.ttft_ms, ttft))
+            )
+    return found
+
+
+def main(rows: str, tables: str, split: str, most: str = "60") -> None:
+    """Print the constants as YAML."""
+    table, told = pd.read_csv(rows), yaml.safe_load(Path(split).read_text(encoding="utf-8"))
+    values: dict[str, dict[str, Any]] = {name: {} for name in GRID}
+    for group in told["fit"]:
+        names = [name for name in GRID if name != "prompt_work" or group["gpu"] not in values["prompt_work"]]
+        work = values["prompt_work"].get(group["gpu"], [1.0])[0]
+        best, found, count = fit(Predictor(Path(tables)), table, group, Machine(prompt_work=work), names, int(most))
+        for name, interval in found.items():
+            values[name][group["gpu"] if name == "prompt_work" else group["engine"]] = interval
+        print(f"# {group}: {count} rows, {best.said}", file=sys.stderr, flush=True)
+    print(yaml.safe_dump(values, sort_keys=False, default_flow_style=None))
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:5])
+    except HarnessError as error:
+        answer(error)

@@ -1,0 +1,38 @@
+"""`pieces.parquet`: when each token of each request came (of a server: each piece of an answer)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from harness.files import written
+
+FILE = "pieces.parquet"
+
+
+def write_token_times(times: Mapping[int, array[int]], folder: Path) -> None:
+    """Write the table: `request`, `time_s`.
+
+    Args:
+        times: by request id, in ns.
+    """
+    counts = [len(of) for of in times.values()]
+    parts = [np.zeros(0, np.int64), *(np.frombuffer(of, dtype=np.int64) for of in times.values())]
+    request = np.repeat(np.fromiter(times, dtype=np.int64), counts)
+    with written(folder / FILE, "wb") as file:
+        pd.DataFrame({"request": request, "time_s": np.concatenate(parts) / 1e9}).to_parquet(file, index=False)
+
+
+def read_token_times(folder: Path) -> dict[int, np.ndarray] | None:
+    """By request, its times in s, in order; None where the run has kept none."""
+    if not (folder / FILE).exists():
+        return None
+    table = pd.read_parquet(folder / FILE).sort_values(["request", "time_s"])
+    return {
+        int(request): of.to_numpy()  # type: ignore[arg-type]
+        for request, of in table.groupby("request")["time_s"]
+    }

@@ -1,0 +1,60 @@
+"""What devices tell each other: all-reduce of the engine, gathers and scatters of NCCL, or a formula."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from harness.errors import HarnessError
+from harness.operators.folder import Tables
+
+
+def all_reduce_ns(tables: Tables, elements: np.ndarray, devices: int) -> np.ndarray:
+    """``[len(elements)]``: ns of one all-reduce of so many elements (tokens x hidden, bfloat16), inside a CUDA graph.
+
+    From the engine's own table, else NCCL's, else `ring_ns` over the GPU's links.
+    """
+    if devices == 1:
+        return np.zeros(len(elements))
+    frame = tables.read("custom_allreduce_perf")
+    if frame is not None:
+        rows = frame[frame["num_gpus"] == devices]
+        if "backend" in rows:
+            rows = rows[rows["backend"].str.endswith("_graph")]
+        if len(rows):
+            return line(rows["message_size"], rows["latency"] * 1e6, elements)
+    return collective_ns(tables, "all_reduce", elements, devices)
+
+
+def collective_ns(tables: Tables, name: str, elements: np.ndarray, devices: int) -> np.ndarray:
+    """``[len(elements)]``: ns of one of NCCL's collectives of so many 2-byte elements."""
+    if devices == 1:
+        return np.zeros(len(elements))
+    frame = tables.collectives()
+    if frame is None:
+        if name != "all_reduce":
+            raise HarnessError(f"there is no table of NCCL's {name} on {tables.gpu_name}")
+        return ring_ns(2.0 * elements, devices, tables.gpu.link_bytes_per_ns, 10_000.0, tables.gpu.bytes_per_ns)
+    rows = frame[(frame["op_name"] == name) & (frame["num_gpus"] == devices) & (frame["nccl_dtype"] == "half")]
+    if not len(rows):
+        raise HarnessError(f"NCCL's table of {tables.gpu_name} has no {name} of {devices} devices")
+    return line(rows["message_size"], rows["latency"] * 1e6, elements)
+
+
+def ring_ns(size: np.ndarray, devices: int, bytes_per_ns: float, latency_ns: float, memory: float) -> np.ndarray:
+    """``[len(size)]``: an all-reduce of so many bytes as a ring: 2(n − 1) messages of a share each, and each reduced
+    piece written once and read twice (LLMServingSim 2, MIT). Both constants are of a machine and stated, not measured.
+    """
+    share = np.asarray(size, float) / devices
+    return 2 * (devices - 1) * (latency_ns + share / bytes_per_ns) + (devices - 1) * 3 * share / memory
+
+
+def line(at: pd.Series | np.ndarray, ns: pd.Series | np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Linear between points, in proportion to the last two beyond them."""
+    order = np.argsort(np.asarray(at))
+    x, y = np.asarray(at, float)[order], np.asarray(ns, float)[order]
+    found: np.ndarray = np.interp(wanted, x, y)
+    if len(x) > 1:
+        slope = (y[-1] - y[-2]) / (x[-1] - x[-2])
+        found = found + np.maximum(np.asarray(wanted) - x[-1], 0) * slope
+    return found

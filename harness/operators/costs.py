@@ -1,0 +1,122 @@
+"""What every step of an engine costs: operator tables put together for one model, one GPU and one way to share it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+LANES = 2048  # the largest batch of decodes in any table
+TOKENS = 16384 + LANES
+
+
+class Costs(NamedTuple):
+    """Arrays that a step's time is looked up in; all times in ns.
+
+    Attributes:
+        decode_tokens, prompt_tokens: ``[tokens + 1]`` all that goes by tokens, of steps without and with a prompt.
+        sequences: ``[lanes + 1]`` the output matrix.
+        lanes: ``[lanes + 1, contexts]`` decode attention in all layers, at `contexts` (ascending) tokens each.
+        prompts: ``[batch, length]`` logarithm of prompt attention in all layers, at `batch` and `length` (both log2).
+        prompt_work: a step with a prompt takes so many times its operators (a power cap; tables are at top clocks).
+        floor: least time of a step with a prompt, whose kernels are launched one by one.
+        host: of every step, beside its kernels.
+        history: whether a chunk pays for the pairs it attends (else as a whole prompt of its own length).
+    """
+
+    decode_tokens: np.ndarray
+    prompt_tokens: np.ndarray
+    sequences: np.ndarray
+    lanes: np.ndarray
+    contexts: np.ndarray
+    prompts: np.ndarray
+    batch: np.ndarray
+    length: np.ndarray
+    prompt_work: float
+    floor: float
+    host: float
+    history: bool
+
+
+@njit(cache=True)
+def _at(axis: np.ndarray, x: float) -> tuple[int, float]:
+    """Left neighbour and share of the way to the right one; beyond the ends the outermost two are drawn out."""
+    left = min(max(int(np.searchsorted(axis, x)) - 1, 0), len(axis) - 2)
+    return left, (x - axis[left]) / (axis[left + 1] - axis[left])
+
+
+@njit(cache=True)
+def _by(values: np.ndarray, count: int) -> float:
+    """``values[count]``; in proportion beyond the last."""
+    last = len(values) - 1
+    return values[count] if count <= last else values[last] * count / last
+
+
+@njit(cache=True)
+def decode_attention(costs: Costs, lanes: int, context: float) -> float:
+    """Of `lanes` sequences that look back to `context` tokens in all: as if all were as long as their mean."""
+    if lanes == 0:
+        return 0.0
+    row = min(lanes, len(costs.lanes) - 1)
+    left, share = _at(costs.contexts, context / lanes)
+    share = max(share, 0.0)
+    time = costs.lanes[row, left] * (1 - share) + costs.lanes[row, left + 1] * share
+    return time * lanes / row
+
+
+@njit(cache=True)
+def prompt_attention(costs: Costs, prompts: int, tokens: int, context: int, pairs: float) -> float:
+    """Of `prompts` chunks with `tokens` new tokens, `context` with their history, that make `pairs` in all.
+
+    There is no table of chunks with a history. A chunk takes the share of a whole prompt of its whole length that its
+    pairs are of that prompt's: A(full) · (full² − history²) / full².
+    """
+    if prompts == 0:
+        return 0.0
+    if not costs.history:
+        context, pairs = tokens, prompts * (tokens / prompts) ** 2 / 2
+    longest = context / prompts
+    i, u = _at(costs.batch, np.log2(prompts))
+    j, v = _at(costs.length, np.log2(longest))
+    grid = costs.prompts
+    log = ((grid[i, j] * (1 - u) + grid[i + 1, j] * u) * (1 - v)
+           + (grid[i, j + 1] * (1 - u) + grid[i + 1, j + 1] * u) * v)  # fmt: skip
+    return np.exp(log) * min(pairs / (prompts * longest * longest / 2), 1.0)
+
+
+@njit(cache=True)
+def step_ns(costs: Costs, decodes: int, context: float, prompts: int, tokens: int, prompt_context: int,
+            pairs: float) -> float:  # fmt: skip
+    """One step: `decodes` sequences with one new token and `context` in all, and `prompts` chunks (see `Work`).
+
+    Prompts and decodes of one step share its products and have an attention each, one after the other.
+    """
+    slowest = decode_attention(costs, decodes, context)
+    slowest += prompt_attention(costs, prompts, tokens, prompt_context, pairs)
+    slowest += _by(costs.sequences, decodes + prompts)
+    if prompts == 0:
+        return _by(costs.decode_tokens, decodes) + slowest + costs.host
+    work = _by(costs.prompt_tokens, decodes + tokens) + slowest
+    return max(work * costs.prompt_work, costs.floor) + costs.host
+
+
+@njit(cache=True)
+def lockstep_ns(costs: Costs, work: np.ndarray) -> float:
+    """One step of engines side by side that end it together: what goes by tokens is padded to the largest, and of
+    attention and output matrix the slowest counts.
+
+    Args:
+        work: ``[engines, 6]`` as the arguments of `step_ns`; an engine without any computes a dummy token.
+    """
+    most, prompts, slowest, attention = 1, False, 0.0, 0.0
+    for decodes, context, chunks, tokens, prompt_context, pairs in work:
+        lanes, count = int(decodes), int(chunks)
+        most = max(most, lanes + int(tokens))
+        prompts = prompts or count > 0
+        attention = decode_attention(costs, lanes, context)
+        attention += prompt_attention(costs, count, int(tokens), int(prompt_context), pairs)
+        slowest = max(slowest, attention + _by(costs.sequences, max(lanes + count, 1)))
+    if not prompts:
+        return _by(costs.decode_tokens, most) + slowest + costs.host
+    return max((_by(costs.prompt_tokens, most) + slowest) * costs.prompt_work, costs.floor) + costs.host

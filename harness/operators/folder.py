@@ -1,0 +1,207 @@
+"""A folder of operator tables: which GPUs, engines and versions it has, and which file a table is read from."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from harness.errors import HarnessError
+
+ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What `DIR/gpus/GPU.yaml` says of a GPU.
+
+    Attributes:
+        bytes_per_ns, memory: of its main memory.
+        flops_per_ns: dense peak by element type.
+        pointwise_share, pointwise_ns: share of the bandwidth that a pointwise kernel reaches, and what it takes beside.
+        reserve: bytes that an engine keeps beside weights and KV.
+        link_bytes_per_ns: to each of its peers, one way.
+    """
+
+    name: str
+    bytes_per_ns: float
+    memory: int
+    flops_per_ns: dict[str, float]
+    pointwise_share: float
+    pointwise_ns: float
+    reserve: int
+    link_bytes_per_ns: float
+
+    def flops(self, dtype: str) -> float:
+        """Peak of the units that multiply elements of `dtype`; where a GPU has none for it, those of the next wider."""
+        wider = {"nvfp4": "fp8", "fp8_block": "fp8", "fp8": "bfloat16"}
+        while dtype not in self.flops_per_ns:
+            dtype = wider.get(dtype, "bfloat16")
+        return self.flops_per_ns[dtype]
+
+
+class Tables:
+    """The tables of one GPU and one version of an engine.
+
+    Args:
+        folder: see the package.
+        gpu, engine, version: names of folders below it; a version of None is the newest.
+
+    Raises:
+        HarnessError: the folder has none such; the message names those it has.
+    """
+
+    def __init__(self, folder: str | Path, gpu: str, engine: str, version: str | None = None) -> None:
+        self.folder, self.gpu_name, self.engine = Path(folder), gpu, engine
+        if not self.folder.is_dir():
+            raise HarnessError(f"device.tables={folder}: there is no such folder")
+        self.gpu = read_gpu(self.folder, gpu)
+        known = versions(self.folder / gpu / engine)
+        if not known:
+            raise HarnessError(f"{folder} has no tables of {ENGINES.get(engine, engine)} on {gpu}; it has those of "
+                               f"{', '.join(_below(self.folder / gpu)) or 'no engine'} there")  # fmt: skip
+        if version is not None and version not in known:
+            near = get_close_matches(version, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise HarnessError(f"{folder} has {engine} {', '.join(known)} on {gpu}, not {version}{hint}")
+        self.version = version or known[-1]
+        self.notes: list[str] = []
+        self._checked: dict[Path, pd.DataFrame] = {}
+
+    def read(self, name: str) -> pd.DataFrame | None:
+        """A table, or None where no version has it. One that this version lacks is that of `reuse.csv`, else of the
+        newest version with it, which is noted.
+        """
+        path = self.folder / self.gpu_name / self.engine / self.version / f"{name}.parquet"
+        if not path.is_file():
+            others = [path.parents[1] / at / path.name for at in self._instead(name)]
+            path = next((other for other in others if other.is_file()), path)
+            if not path.is_file():
+                return None
+            self.note(f"{name} is that of {self.engine} {path.parent.name}")
+        return self._sound(name, path)
+
+    def every(self, name: str) -> list[tuple[str, pd.DataFrame]]:
+        """A table in every version that has it, this one's first, then the newest."""
+        place = self.folder / self.gpu_name / self.engine
+        order = dict.fromkeys([self.version, *self._instead(name)])
+        paths = [(version, place / version / f"{name}.parquet") for version in order]
+        return [(version, read_table(path)) for version, path in paths if path.is_file()]
+
+    def note(self, text: str) -> None:
+        """Something that a table had to stand in for."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def collectives(self) -> pd.DataFrame | None:
+        """The newest table of NCCL."""
+        known = versions(self.folder / self.gpu_name / "nccl")
+        return read_table(self.folder / self.gpu_name / "nccl" / known[-1] / "nccl_perf.parquet") if known else None
+
+    def _sound(self, name: str, path: Path) -> pd.DataFrame:
+        """A table without points that are faster than the GPU can be.
+
+        Raises:
+            HarnessError: there are so many that none can be believed.
+        """
+        from harness.operators.health import REFUSED, too_fast
+
+        if path not in self._checked:
+            frame = read_table(path)
+            wrong, checked = too_fast(name, frame, self.gpu)
+            if checked and wrong.sum() > REFUSED * checked:
+                raise HarnessError(f"{path}: {wrong.sum() / checked:.0%} of {checked:,} points are faster than the "
+                                   f"peak of {self.gpu_name} allows; take another version")  # fmt: skip
+            self._checked[path] = frame[~wrong] if wrong.any() else frame
+        return self._checked[path]
+
+    def _instead(self, name: str) -> list[str]:
+        told = self._reuse
+        if len(told):
+            told = told[(told["gpu"] == self.gpu_name) & (told["backend"] == self.engine)
+                        & (told["version"] == self.version) & (told["table"] == name)]  # fmt: skip
+        return [*(told["from_version"].astype(str) if len(told) else []),
+                *reversed(versions(self.folder / self.gpu_name / self.engine))]  # fmt: skip
+
+    @cached_property
+    def _reuse(self) -> pd.DataFrame:
+        path = self.folder / "reuse.csv"
+        return pd.read_csv(path, dtype=str) if path.is_file() else pd.DataFrame()
+
+
+@lru_cache(maxsize=64)
+def read_table(path: Path) -> pd.DataFrame:
+    """A table as it is.
+
+    Raises:
+        HarnessError: it can't be read, or has no `latency` of numbers.
+    """
+    try:
+        table = pd.read_parquet(path)
+    except Exception as error:
+        raise HarnessError(f"{path} can't be read as a parquet table: {error}") from error
+    if "latency" not in table or not pd.api.types.is_numeric_dtype(table["latency"]):
+        raise HarnessError(f"{path} has no column `latency` of milliseconds")
+    return table
+
+
+@lru_cache(maxsize=64)
+def read_gpu(folder: Path, gpu: str) -> Gpu:
+    """What is known of a GPU.
+
+    Raises:
+        HarnessError: there is no such file, or it lacks a number.
+    """
+    path = folder / "gpus" / f"{gpu}.yaml"
+    if not path.is_file():
+        known = sorted(other.stem for other in (folder / "gpus").glob("*.yaml"))
+        near = get_close_matches(gpu, known, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise HarnessError(f"{folder} has no tables of {gpu}; it has {', '.join(known) or 'none'}{hint}")
+    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        one = values["gpu"]
+        peaks = {dtype: one[f"{key}_tc_flops"] / 1e9 for dtype, key in (("bfloat16", "bfloat16"), ("fp8", "fp8"),
+                 ("nvfp4", "fp4")) if f"{key}_tc_flops" in one}  # fmt: skip
+        return Gpu(gpu, one["mem_bw"] / 1e9, int(one["mem_capacity"]), peaks,
+                   one.get("mem_bw_empirical_scaling_factor", 0.8),
+                   1e9 * one.get("mem_empirical_constant_latency", 3e-6),
+                   int(values.get("misc", {}).get("other_mem", 0)), values["node"]["intra_node_bw"] / 1e9)  # fmt: skip
+    except (KeyError, TypeError) as error:
+        raise HarnessError(f"{path} lacks {error}") from error
+
+
+def versions(folder: Path) -> list[str]:
+    """Versions that are there, oldest first."""
+    return sorted(_below(folder), key=_order)
+
+
+def engine_and_version(name: str) -> tuple[str, str | None]:
+    """`vllm-0.24.0` or `vllm` as (engine, version or None).
+
+    Raises:
+        HarnessError: no such engine.
+    """
+    engine, _, version = name.partition("-")
+    if engine not in ENGINES:
+        near = get_close_matches(engine, ENGINES, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise HarnessError(f"device.engine={name}: must be {', '.join(ENGINES)}, or one of them with a version "
+                           f"(vllm-0.24.0){hint}")  # fmt: skip
+    return engine, version or None
+
+
+def _below(folder: Path) -> list[str]:
+    return sorted(one.name for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
+
+
+def _order(version: str) -> list[int]:
+    """Numbers of a version; a candidate (rc) comes before what follows it."""
+    numbers = [int(part) for part in re.findall(r"\d+", version.replace("rc", ".").replace("post", "."))]
+    return numbers[:3] + ([-1, *numbers[3:]] if "rc" in version else [0, *numbers[3:]])

@@ -1,0 +1,105 @@
+"""Matrix products: time by tokens of any width, from the widths that were measured."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from harness.errors import HarnessError
+from harness.operators.folder import Gpu, Tables
+
+BYTES = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "int4_wo": 0.53125}
+KERNELS: dict[str, dict[str, str]] = {}  # no two kernels share a key in the tables so far
+
+
+class Gemm:
+    """out[m, n] = in[m, k] · Wᵀ in one element type.
+
+    Between measured widths the efficiency against the roofline is interpolated, linear in log n and log k of its
+    logarithm; in m the time is linear. Holes along m take the efficiency of their neighbours. A time never falls with
+    m (the engine could pad), so a single slow point is cut to the least of those behind it (`smooth`).
+
+    Args:
+        frame: columns m, n, k, latency (ms) of one element type.
+        smooth: whether slow points are cut.
+    """
+
+    def __init__(self, frame: pd.DataFrame, gpu: Gpu, dtype: str, smooth: bool = True) -> None:
+        self.gpu, self.dtype, self.smooth = gpu, dtype, smooth
+        self.m, self.n, self.k = (np.sort(frame[name].unique()).astype(float) for name in "mnk")
+        at = tuple(np.searchsorted(getattr(self, name), frame[name]) for name in "nkm")
+        times = np.full((len(self.n), len(self.k), len(self.m)), np.nan)
+        times[at] = frame["latency"].to_numpy() * 1e6
+        roof = self.roofline(self.m[None, None, :], self.n[:, None, None], self.k[None, :, None])
+        self.logs = np.log(times / roof)
+        for row in self.logs.reshape(-1, len(self.m)):
+            there = np.isfinite(row)
+            if there.any() and not there.all():
+                row[~there] = np.interp(np.log(self.m[~there]), np.log(self.m[there]), row[there])
+
+    def roofline(self, m: np.ndarray, n: np.ndarray | float, k: np.ndarray | float) -> np.ndarray:
+        """The least it can take (ns)."""
+        size = BYTES.get(self.dtype, 2.0)
+        moved = m * k * min(size, 2.0) + np.asarray(n * k) * size + m * n * 2.0
+        longest: np.ndarray = np.maximum(2.0 * m * n * k / self.gpu.flops(self.dtype), moved / self.gpu.bytes_per_ns)
+        return longest
+
+    def ns(self, tokens: np.ndarray, n: int, k: int) -> np.ndarray:
+        """``[len(tokens)]``: of a product with `n` x `k` weights, by its tokens."""
+        corners = [(i, j, u * v) for i, u in _beside(self.n, n) for j, v in _beside(self.k, k)
+                   if np.isfinite(self.logs[i, j, 0])]  # fmt: skip
+        if not corners:
+            raise HarnessError(f"gemm_perf has no {self.dtype} product of about {n} x {k}")
+        total = sum(weight for _, _, weight in corners)
+        log = sum(weight / total * self.logs[i, j] for i, j, weight in corners)
+        times = np.exp(log) * self.roofline(self.m, n, k)
+        if self.smooth:
+            times = np.minimum.accumulate(times[::-1])[::-1]
+        found = np.interp(tokens, self.m, times)
+        beyond: np.ndarray = np.maximum(np.asarray(tokens) / self.m[-1], 1.0)
+        return found * beyond
+
+
+class Gemms:
+    """By element type, read when one is asked for."""
+
+    def __init__(self, tables: Tables, smooth: bool = True, static_scales: bool = False) -> None:
+        self.tables, self.smooth, self.static_scales = tables, smooth, static_scales
+        self._made: dict[str, Gemm] = {}
+
+    def ns(self, dtype: str, tokens: np.ndarray, n: int, k: int) -> np.ndarray:
+        """As `Gemm.ns`; an fp8 product of an engine with static scales is without what quantises its input."""
+        if dtype not in self._made:
+            frame = self.tables.read("gemm_perf")
+            have = sorted(frame["gemm_dtype"].unique()) if frame is not None else []
+            if frame is None or dtype not in have:
+                raise HarnessError(f"gemm_perf of {self.tables.engine} {self.tables.version} on "
+                                   f"{self.tables.gpu_name} has {', '.join(have) or 'none'}, not {dtype}")  # fmt: skip
+            self._made[dtype] = Gemm(frame[frame["gemm_dtype"] == dtype], self.tables.gpu, dtype, self.smooth)
+        time = self._made[dtype].ns(tokens, n, k)
+        if dtype == "fp8" and self.static_scales:
+            time = np.maximum(time - self._quantiser(tokens, k), 0.5 * time)
+        return time
+
+    def _quantiser(self, tokens: np.ndarray, k: int) -> np.ndarray:
+        total = np.zeros(len(tokens))
+        for name in ("computescale_perf", "scale_matrix_perf"):
+            frame = self.tables.read(name)
+            if frame is None:
+                continue
+            widths = np.sort(frame["k"].unique())
+            for i, weight in _beside(widths, k):
+                one = frame[frame["k"] == widths[i]].sort_values("m")
+                total += weight * np.interp(tokens, one["m"], one["latency"] * 1e6)
+        return total
+
+
+def _beside(axis: np.ndarray, value: float) -> list[tuple[int, float]]:
+    """The two measured widths around a value and their weights, by its logarithm; the outermost where it is outside."""
+    right = int(np.searchsorted(axis, value))
+    if right == 0 or (right < len(axis) and axis[right] == value):
+        return [(right, 1.0)]
+    if right == len(axis):
+        return [(right - 1, 1.0)]
+    share = float(np.log(value / axis[right - 1]) / np.log(axis[right] / axis[right - 1]))
+    return [(right - 1, 1 - share), (right, share)]

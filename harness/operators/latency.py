@@ -1,0 +1,37 @@
+"""`device.latency=operators`: a latency model over composed operator tables."""
+
+from __future__ import annotations
+
+from harness.operators.costs import Costs, step_ns
+from schedulers.request import Batch, Work
+
+
+class OperatorLatency:
+    """Step times of composed operators (see `compose`). Idle lanes of a static batch count as decodes.
+
+    Attributes:
+        said: what the times were made of, for people: tables, versions, constants.
+    """
+
+    def __init__(self, costs: Costs, said: str = "") -> None:
+        self.costs, self.said = costs, said
+
+    def step_ns(self, batch: Batch) -> int:
+        """How long the step takes, in nanoseconds."""
+        return self._ns(batch.work)
+
+    def estimate(self, batch: Batch) -> int:
+        """The same: it is known before."""
+        return self._ns(batch.work)
+
+    def further_ns(self, batch: Batch, steps: int) -> list[int]:
+        """``[steps]``: how long each further step takes if every sequence of `batch` goes on to decode."""
+        work, times = batch.work.after(1), []
+        for _ in range(steps):
+            times.append(self._ns(work))
+            work = work.after(1)
+        return times
+
+    def _ns(self, work: Work) -> int:
+        return round(step_ns(self.costs, work.lanes, float(work.context), work.prompts, work.prompt_tokens,
+                             work.prompt_context, float(work.pairs)))  # fmt: skip
