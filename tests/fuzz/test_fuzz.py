@@ -33,6 +33,17 @@ def test_200_configurations() -> None:
     play(1, range(200))
 
 
+FOUND = (  # by the fuzz, and mended
+    "kv_slots=42 max_model_len=2 scheduler.max_num_seqs=5 layout=state requests=0:1>1",  # states beside the slots
+)
+
+
+@pytest.mark.parametrize("line", FOUND)
+def test_what_was_found_is_mended(line: str) -> None:
+    outcome = examine(Case.read(line))
+    assert outcome.kind == "served", outcome.trace
+
+
 @pytest.mark.slow  # 10 minutes
 def test_10_000_configurations() -> None:
     play(2, range(10_000))
