@@ -25,11 +25,10 @@ def main() -> int:
         kind.add_argument("--out", type=Path, help="a CSV file of counts, to which those of earlier pieces are added")
         kind.add_argument("--compiled", action="store_true")
     kinds.add_parser("case").add_argument("line")
-    for name in ("readers", "folders"):
-        kind = kinds.add_parser(name)
-        kind.add_argument("--seconds", type=float, default=60)
-        kind.add_argument("--seed", type=int, default=0)
-        kind.add_argument("--out", type=Path)
+    kind = kinds.add_parser("readers")
+    kind.add_argument("--seconds", type=float, default=60)
+    kind.add_argument("--seed", type=int, default=0)
+    kind.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     return RUN[arguments.kind](arguments)
 
@@ -123,14 +122,7 @@ def readers(arguments: argparse.Namespace) -> int:
     return run(arguments.seconds, arguments.seed, arguments.out)
 
 
-def folders(arguments: argparse.Namespace) -> int:
-    from .folders import run
-
-    return run(arguments.seconds, arguments.seed, arguments.out)
-
-
-RUN = {"simulations": simulations, "digests": digests, "compiled": compiled, "case": case, "readers": readers,
-       "folders": folders}  # fmt: skip
+RUN = {"simulations": simulations, "digests": digests, "compiled": compiled, "case": case, "readers": readers}  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(main())
