@@ -122,7 +122,8 @@ def readers(arguments: argparse.Namespace) -> int:
     return run(arguments.seconds, arguments.seed, arguments.out)
 
 
-RUN = {"simulations": simulations, "digests": digests, "compiled": compiled, "case": case, "readers": readers}  # fmt: skip
+RUN = {"simulations": simulations, "digests": digests, "compiled": compiled, "case": case,
+       "readers": readers}  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(main())
