@@ -187,7 +187,10 @@ def _requests(path: Path, max_model_len: int) -> list[Request]:
 
 
 def _default_builder() -> BuildScheduler:
+    from harness import devices
     from harness.build import build_scheduler
 
-    builder: BuildScheduler = build_scheduler
+    def builder(config: Any, capacity: int) -> Scheduler:
+        return build_scheduler(config, capacity, layout=devices.layout_for(config))  # in whose unit the pool is counted
+
     return builder
