@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -83,7 +83,7 @@ class Hit(NamedTuple):
 
     tokens: int = 0
     held: int = 0
-    found: object = None
+    found: Any = None  # `object` is no name that a compiled module knows
 
 
 NO_HIT = Hit()

@@ -410,6 +410,9 @@ class VllmHybrid(Allocator):
                     self._register(holder, held)
 
     def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
+        """Where blocks are shared it ends before anybody asks: what is saved by that may change then."""
+        if self.pool.shared:
+            rounds = min([rounds, *[seq.room - seq.stored for seq in seqs]])
         growth = super().extend(seqs, rounds)
         self.pool.young.clear()  # the steps are over
         return growth

@@ -94,6 +94,12 @@ def _report(folder: str, *words: str) -> None:
         sys.exit(1)
 
 
+def _compare(*words: str) -> None:
+    from harness.compare import compare
+
+    compare(*words)
+
+
 def _resume(folder: str, *more: str) -> None:
     from harness.again import resume_command
 
@@ -105,6 +111,7 @@ COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
     "inspect": ("FILE [workload.KEY=VALUE]...", _inspect),
     "compile": ("", _compile),
     "report": ("DIR [figures=paper] [exports=[trace,benchmark]] [tables=[csv,parquet]]", _report),
+    "compare": ("DIR DIR [DIR]... [csv=FILE]...", _compare),
     "resume": ("DIR [hydra/launcher=NAME]...", _resume),
     "list": ("[KIND]", _list),
     "tables": ("DIR", _tables),

@@ -18,7 +18,7 @@ from harness.mistakes import locate, nearest
 from harness.runner.kv_buffers import kv_buffers
 from schedulers.base import Scheduler
 from schedulers.request import Request
-from schedulers.reservation import on_demand
+from schedulers.reservation import Reservation, on_demand
 
 
 def build_allocator(cfg: DictConfig, capacity: int, asked: Collection[str] = (),
@@ -37,30 +37,48 @@ def build_allocator(cfg: DictConfig, capacity: int, asked: Collection[str] = (),
     cls = locate(cfg.allocator._target_, "allocator._target_")
     compiled.check(cfg, cls)
     arguments = _arguments(cls, cfg.allocator, "allocator", asked)
-    within = layout and layout.within(cfg.max_model_len)
-    if layout and within and layout.uniform == within.uniform:  # else the pool would be counted in another unit
-        layout = within
-    takes = plugins.arguments(cls)
-    if "token_bytes" in takes:  # it deals in bytes, which only the model tells
-        arguments = kv_buffers(layout or layout_for(cfg)) | arguments
-    aware, slots = "layout" in takes, capacity
-    if aware:
-        arguments["layout"] = layout
-    elif layout and not layout.uniform:
-        slots = _slots(cfg, layout, capacity)
-    allocator: Allocator = _construct(cls, "allocator", capacity=slots, max_model_len=cfg.max_model_len, **arguments)
-    if layout and not aware:
-        allocator.serve(layout, capacity)
+    if layout is None and "token_bytes" in plugins.arguments(cls):
+        arguments = kv_buffers(layout_for(cfg)) | arguments
+    allocator = make_allocator(cls, arguments, capacity, cfg.max_model_len, layout, cfg.scheduler.max_num_seqs)
     return Checked(allocator) if cfg.debug else allocator  # type: ignore[abstract]
 
 
-def _slots(cfg: DictConfig, layout: KVLayout, capacity: int) -> int:
+def make_allocator(cls: Any, arguments: Mapping[str, Any], capacity: int, max_model_len: int, layout: KVLayout | None,
+                   max_num_seqs: int) -> Allocator:  # fmt: skip
+    """An allocator of a class over a pool.
+
+    Args:
+        arguments: of the class, beside the capacity and `max_model_len`.
+        capacity: of the pool, in units of the layout.
+        layout: what the model keeps; None = every token in every layer, in slots.
+        max_num_seqs: the most sequences at once; room for their states is set aside where the class knows no layout.
+
+    Raises:
+        HarnessError: the class refuses its arguments.
+    """
+    takes, given, slots = plugins.arguments(cls), dict(arguments), capacity
+    within = layout and layout.within(max_model_len)
+    if layout and within and layout.uniform == within.uniform:  # else the pool would be counted in another unit
+        layout = within
+    if layout and "token_bytes" in takes:  # it deals in bytes, which only the model tells
+        given = kv_buffers(layout) | given
+    if "layout" in takes:
+        given["layout"] = layout
+    elif layout and not layout.uniform:
+        slots = _slots(layout, capacity, max_model_len, max_num_seqs)
+    allocator: Allocator = _construct(cls, "allocator", capacity=slots, max_model_len=max_model_len, **given)
+    if layout and "layout" not in takes:
+        allocator.serve(layout, capacity)
+    return allocator
+
+
+def _slots(layout: KVLayout, capacity: int, max_model_len: int, max_num_seqs: int) -> int:
     """Slots for an allocator that knows no layout; room for the states of `max_num_seqs` sequences is set aside.
 
     Raises:
         HarnessError: nothing is left beside it.
     """
-    lanes = cfg.scheduler.max_num_seqs if layout.state_bytes else 0
+    lanes = max_num_seqs if layout.state_bytes else 0
     left = capacity - lanes * layout.state_bytes
     if left < layout.token_bytes or left < 0:
         raise HarnessError(
@@ -68,7 +86,7 @@ def _slots(cfg: DictConfig, layout: KVLayout, capacity: int) -> int:
             f"pool has {capacity:,}; lower max_num_seqs, raise kv_bytes or kv_slots, or use an allocator that knows "
             "layouts"
         )
-    return left // layout.token_bytes if layout.token_bytes else lanes * cfg.max_model_len
+    return left // layout.token_bytes if layout.token_bytes else lanes * max_model_len
 
 
 def build_scheduler(cfg: DictConfig, capacity: int, asked: Collection[str] = (),
@@ -80,19 +98,33 @@ def build_scheduler(cfg: DictConfig, capacity: int, asked: Collection[str] = (),
     """
     allocator = build_allocator(cfg, capacity, asked, layout)
     reservation = locate(cfg.reservation._target_, "reservation._target_")
-    if reservation is on_demand and not allocator.grows:
-        raise HarnessError(
-            f"reservation=on_demand needs an allocator that grows a sequence, and {cfg.allocator._target_} does not; "
-            "use reservation=exact, pow2, max_tokens or max_model_len"
-        )
-    if reservation is not on_demand and not allocator.reserves:
-        raise HarnessError(f"{cfg.allocator._target_} keeps no promise of slots: use reservation=on_demand")
     cls = locate(cfg.scheduler._target_, "scheduler._target_")
     compiled.check(cfg, cls)
     arguments = _arguments(cls, cfg.scheduler, "scheduler", asked)
-    return _construct(
-        cls, "scheduler", allocator=allocator, reservation=reservation, max_model_len=cfg.max_model_len, **arguments
-    )
+    return make_scheduler(cls, arguments, allocator, reservation, cfg.max_model_len, cfg.allocator._target_)
+
+
+def make_scheduler(cls: Any, arguments: Mapping[str, Any], allocator: Allocator, reservation: Reservation,
+                   max_model_len: int, name: str) -> Scheduler:  # fmt: skip
+    """A scheduler of a class over an allocator.
+
+    Args:
+        arguments: of the class, beside these.
+        name: of the allocator.
+
+    Raises:
+        HarnessError: the class refuses its arguments, or the allocator can't do the reservation.
+    """
+    if reservation is on_demand and not allocator.grows:
+        raise HarnessError(
+            f"reservation=on_demand needs an allocator that grows a sequence, and {name} does not; "
+            "use reservation=exact, pow2, max_tokens or max_model_len"
+        )
+    if reservation is not on_demand and not allocator.reserves:
+        raise HarnessError(f"{name} keeps no promise of slots: use reservation=on_demand")
+    scheduler: Scheduler = _construct(cls, "scheduler", allocator=allocator, reservation=reservation,
+                                      max_model_len=max_model_len, **arguments)  # fmt: skip
+    return scheduler
 
 
 def settle_lanes(cfg: DictConfig, requests: Iterable[Request]) -> DictConfig:

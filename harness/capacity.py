@@ -87,7 +87,7 @@ class Probes:
         rate = float(f"{rate:.4g}")
         if rate not in self.rows:
             row = self._run(f"rate_{rate:g}", {"rate": rate, "arrival": "poisson"})
-            value, lost = row[self.cfg.search.metric], row["rejected"] + row["unfinished"]
+            value, lost = row[self.cfg.search.metric], row["rejected"] + row["unfinished"] + row.get("failed", 0)
             met = value is not None and value <= self.cfg.search.limit and not lost
             self.rows[rate] = row | {"rate": rate, "meets": met}
             table = pd.DataFrame([self.rows[at] for at in sorted(self.rows)])

@@ -49,6 +49,11 @@ class Ideal(Continuous):
 
     def __init__(self, *args: Any, watermark: float = 0.0, **kwargs: Any) -> None:
         super().__init__(*args, watermark=watermark, **kwargs)
+        if not self.allocator.by_slot:
+            raise ValueError(
+                f"{type(self).__name__} foresees a slot for each token, and here layers lie apart: use "
+                "scheduler=guaranteed_no_evict, continuous or vllm_v1"
+            )
         self.unit = self.allocator.block_size or 1
         self.room = self.allocator.capacity
 

@@ -12,6 +12,7 @@ from harness.config.check import plain, schema
 from harness.config.key import Values, at
 from harness.config.keys import KEYS, SECTIONS
 from harness.config.kinds import near
+from harness.devices import KINDS
 
 GROUPS = ("experiment", "server", "system", "hydra")  # they choose other keys
 ARRIVALS = ("workload.arrival", "workload.rate", "workload.concurrency", "workload.num_requests")
@@ -21,6 +22,10 @@ IDLE: Mapping[str, Collection[str]] = {
     "harness.live.beside.beside": ("workload.arrival", "workload.rate", "workload.concurrency", "memory_map"),
     "harness.calibrate.measure": (*ARRIVALS, "workload.duration_s", "memory_map"),
 }
+# Of a server that is not ours.
+ITS_OWN = ("allocator", "reservation", "scheduler", "model", "kv_slots", "kv_bytes", "gpu_memory_utilization", "debug",
+           "memory_map", "simulation")  # fmt: skip
+SENDS = ("harness.job.serve", "harness.capacity.find_capacity")
 ONLY: Mapping[str, Collection[str]] = {
     "harness.paging_overhead.measure": ("task", "seed", "repeat", "label", "figures", "model", "device", "overhead"),
     "harness.claims.run_part": ("task", "seed", "repeat", "label", "baseline", "figure", "figures", "part", "parts"),
@@ -50,6 +55,8 @@ def _reason(cfg: DictConfig, values: Values, name: str) -> tuple[str, str] | Non
     task = values["task"]
     if _within(name, IDLE.get(task, ())) or (task in ONLY and not _within(name, ONLY[task])):
         return f"{task} sets it itself, or does without", f"{task} sets them itself, or does without"
+    if task in SENDS and KINDS[values["device"]["kind"]].runs == "elsewhere" and _within(name, ITS_OWN):
+        return "the server has its own", "the server has its own"
     keys = [key for one, key in schema(values).items() if _within(one, (name,)) and at(values, one) is not None]
     failing = [next((when.text for when in key.when if not when.holds(values)), None) for key in keys]
     if failing and failing[0] and all(failing):

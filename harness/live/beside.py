@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from harness.build import build_scheduler
 from harness.calibrate import as_yaml, errors_by_kind
 from harness.clock import Clock
+from harness.devices import is_elsewhere
 from harness.drift import drift, spread_of
 from harness.engine import Engine
 from harness.errors import HarnessError
@@ -58,6 +59,8 @@ def beside(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any]
     Raises:
         HarnessError: a rate to fit that is not measured, or too few steps seen.
     """
+    if not is_elsewhere(cfg):
+        raise HarnessError(f"experiment=beside measures a server, not device={cfg.device.kind}: server.url=ADDRESS")
     settings = cfg.beside
     unknown = [rate for rate in settings.fit if rate not in settings.rates]
     if unknown:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,9 @@ def serve_live(cfg: DictConfig, folder: Path, workload: Workload, facts: dict[st
         raise HarnessError("workload.use_beam_search: OpenAI-compatible endpoints have no beam search; "
                            "workload.n asks for samples")  # fmt: skip
     started = time.perf_counter()
-    prompts, warm = make_prompts(server, cfg.seed), make_prompts(server, cfg.seed ^ WARM_SEED)
+    prompts = make_prompts(server, cfg.seed)
+    warm = copy(prompts)
+    warm.seed = cfg.seed ^ WARM_SEED
     log = ClientLog()
     run = LiveRun(server, workload, prompts, log, progress(len(requests)) if progress else None)
     stopped: KeyboardInterrupt | None = None
@@ -121,7 +125,7 @@ class LiveRun:
             client.model = self.about.model
             facts |= {"device": server.root, "engine": self.about.engine or None, "engine_version": self.about.version}
             refuse(self.about, server, max(request.n for request in requests))
-            for request in requests[: server.warmup]:
+            for request in (replace(request, token_ids=None) for request in requests[: server.warmup]):
                 _warmed(await client.send(request, client.body(request, warm(request))), server)
             if server.metrics_url:
                 self.scraper = Scraper(client.session, server.metrics_url, server.metrics_s)

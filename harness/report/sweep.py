@@ -122,14 +122,13 @@ class Sweep:
 
         Steps stay as they are while there are no more than `bins` of them.
         """
-        wanted, times, parts = {*SPENT_MS, "repeat", *columns}, [], []
+        wanted, parts = {"start_s", *SPENT_MS, "repeat", *columns}, []
+        clock = Clockwork()
         path = self.folder / job / "steps.csv"
         for rows in pd.read_csv(path, usecols=wanted.__contains__, dtype=NARROW, chunksize=ROWS):
-            times.append(rows[SPENT_MS].sum(axis=1).to_numpy() / 1e3)
-            if "repeat" in rows:  # a row may stand for a jump of many steps
-                times[-1] *= rows["repeat"].to_numpy()
+            clock.add(rows)
             parts.append(rows[columns].to_numpy())
-        spent, values = np.concatenate(times), np.concatenate(parts)
+        spent, values = clock.spent(), np.concatenate(parts)
         edges = np.concatenate([[0.0], np.cumsum(spent)])
         if len(spent) <= bins:
             return edges, values.astype(np.float64)
@@ -137,3 +136,24 @@ class Sweep:
         areas = (np.concatenate([[0.0], np.cumsum(column * spent)]) for column in values.T)
         at = np.column_stack([np.interp(coarse, edges, area) for area in areas])
         return coarse, np.diff(at, axis=0) / np.diff(coarse)[:, None]
+
+
+class Clockwork:
+    """How long each row of a step table took, in s.
+
+    A row that stands for a jump of many steps ends where the next begins: they are not all as long as its first.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[np.ndarray] = []
+
+    def add(self, rows: pd.DataFrame) -> None:
+        """Further rows of a `steps.csv`, with `start_s`, what was spent, and `repeat` where there is one."""
+        repeat = rows["repeat"].to_numpy() if "repeat" in rows else np.ones(len(rows))
+        self._parts.append(np.stack([rows["start_s"], rows[SPENT_MS].sum(axis=1) / 1e3, repeat]))
+
+    def spent(self) -> np.ndarray:
+        """``[rows]``, of all that were added."""
+        start, spent, repeat = np.concatenate(self._parts, axis=1)
+        until_next = np.append(np.diff(start), spent[-1:] * repeat[-1:])
+        return np.where(repeat > 1, until_next, spent)

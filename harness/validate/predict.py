@@ -37,17 +37,24 @@ class Variant(NamedTuple):
     skew: bool
     prefix: bool
     ahead: bool
+    collectives: str = ""
 
     @property
     def label(self) -> str:
         on = {True: "on", False: "off"}
-        return f"skew {on[self.skew]}, prefix {on[self.prefix]}, {'a' if self.ahead else ''}synchronous"
+        return f"skew {on[self.skew]}, prefix {on[self.prefix]}, {'a' if self.ahead else ''}synchronous" + (
+            f", all-reduce by {self.collectives}" if self.collectives else ""
+        )
 
 
-def variants(headline: Variant, has_skew: bool) -> list[Variant]:
-    """The headline first, then every other combination that the tables allow."""
-    every = (Variant(*one) for one in product((True, False) if has_skew else (False,), (True, False), (True, False)))
-    return [headline, *(one for one in every if one != headline)]
+def variants(headline: Variant, has_skew: bool, collectives: list[str] | None = None) -> list[Variant]:
+    """The headline first, every other combination that the tables allow, and the headline with other collectives."""
+    others = [headline._replace(collectives=name) for name in (collectives or [])[1:]]
+    every = (
+        Variant(*one, headline.collectives)
+        for one in product((True, False) if has_skew else (False,), (True, False), (True, False))
+    )
+    return [headline, *(one for one in every if one != headline), *others]
 
 
 class Prediction(NamedTuple):

@@ -15,6 +15,7 @@ from harness.report.validation import Validation, report
 from harness.runner.latency.skew import skew_enabled
 from harness.runner.latency.table import TableLatency
 from harness.runner.latency.table_files import read_meta
+from harness.validate.collectives import AllReduce, all_reduces
 from harness.validate.engine import NULL_BLOCK, Engine, Setting, read_engine
 from harness.validate.measured import Measured, read_measured
 from harness.validate.predict import (
@@ -64,18 +65,23 @@ def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, An
     layers = layers_of(given["layers"], engine, tables, meta)
     _decide(engine, measured)
     wanted = _skew(given["skew"], meta)
-    headline = Variant(wanted.value, engine["enable_prefix_caching"], engine["async_scheduling"])
-    latencies = {headline.skew: _load(tables, layers.value, headline.skew, engine)}
+    curves = all_reduces(given["collectives"], engine, tables, meta)
+    names = [curve.name for curve in curves]
+    headline = Variant(wanted.value, engine["enable_prefix_caching"], engine["async_scheduling"], "".join(names[:1]))
+    latencies = {(headline.skew, curve.name): _load(tables, layers.value, headline.skew, engine, curve)
+                 for curve in curves or [AllReduce("", [])]}  # fmt: skip
     if any((tables / f"skew_fit.csv{end}").is_file() for end in ("", ".gz")):
-        latencies[not headline.skew] = _load(tables, layers.value, not headline.skew, engine)
+        other = _load(tables, layers.value, not headline.skew, engine, curves[0] if curves else AllReduce("", []))
+        latencies[not headline.skew, headline.collectives] = other
     missing = None
-    if engine["tensor_parallel"] > 1 and "all_reduce" not in latencies[headline.skew].kernels:
-        missing = "the tables have no all_reduce: what the devices tell each other takes no time here"
+    if engine["tensor_parallel"] > 1 and "all_reduce" not in latencies[headline.skew, headline.collectives].kernels:
+        missing = ("the tables have no all_reduce: what the devices tell each other takes no time here; "
+                   "validate.collectives=FILE or ring gives it some")  # fmt: skip
         notes.insert(0, missing)
     predictions = [
-        predict(measured, engine, latencies[one.skew], one, cfg, folder / "steps.csv" if one == headline else None,
-                progress(len(measured.table)) if progress else None)
-        for one in variants(headline, True in latencies)
+        predict(measured, engine, latencies[one.skew, one.collectives], one, cfg,
+                folder / "steps.csv" if one == headline else None, progress(len(measured.table)) if progress else None)
+        for one in variants(headline, any(skew for skew, _ in latencies), names)
     ]  # fmt: skip
     tables_of = {one.variant: figures(measured.table, one.requests) for one in predictions}
     _write(folder, measured, predictions, tables_of)
@@ -96,8 +102,8 @@ def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, An
     }  # fmt: skip
 
 
-def _load(tables: Path, layers: int, skew: bool, engine: Engine) -> TableLatency:
-    return TableLatency.load(tables, layers, skew=skew, tensor_parallel=engine["tensor_parallel"])
+def _load(tables: Path, layers: int, skew: bool, engine: Engine, reduce: AllReduce) -> TableLatency:
+    return TableLatency.load(tables, layers, skew=skew, tensor_parallel=engine["tensor_parallel"], more=reduce.rows)
 
 
 def _skew(given: bool | None, meta: Any) -> Setting:

@@ -91,6 +91,13 @@ def test_a_closed_loop_keeps_so_many_in_flight(concurrency: int, tmp_path: Path)
     assert (starts[concurrency:] >= ends[: len(ends) - concurrency]).all()
 
 
+def test_keys_of_our_engine_have_no_effect_on_a_server(tmp_path: Path) -> None:
+    with FakeServer() as server:
+        row = run(tmp_path, server, "workload.num_requests=2", "kv_slots=1000", "scheduler.max_num_seqs=8")
+    assert "kv_slots=1000 and scheduler.max_num_seqs=8 have no effect: the server has its own" in row["warnings"]
+    assert (row["allocator"], row["scheduler"]) == ("", "")
+
+
 def test_connections_are_bounded_and_waiting_for_one_is_lateness(tmp_path: Path) -> None:
     with FakeServer(step_s=0.01) as server:
         summary = run(tmp_path, server, "workload.num_requests=8", "workload.arrival=burst",

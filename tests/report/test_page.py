@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -118,6 +119,18 @@ def test_what_bound_a_step_is_the_first_cause_that_applies() -> None:
     ]  # fmt: skip
     steps = pd.DataFrame([row[:6] for row in rows], columns=names)
     assert [list(CAUSES)[i] for i in cause_of(steps, 4, 100)] == [row[6] for row in rows]
+
+
+def test_rows_that_stand_for_jumps_take_the_time_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a run of a million requests: a jump's first step may compute prompts, and take longer than its others."""
+    monkeypatch.setattr("harness.metrics.steps.DETAILED", 0)
+    row = run_job(composed([*SMALL, "system=vllm", "workload.num_requests=64"]), tmp_path / "0", [])
+    steps = pd.read_csv(tmp_path / "0" / "steps.csv")
+    assert (steps["repeat"] > 1).any()
+    edges, shares = bound_over_time(tmp_path / "0" / "steps.csv", 256, 2560)
+    assert edges[-1] == pytest.approx(row["duration_s"], rel=1e-6)
+    assert shares.sum(axis=1) == pytest.approx(1)
+    assert Sweep.read(tmp_path).over_time("0", ["used"])[0][-1] == pytest.approx(row["duration_s"], rel=1e-6)
 
 
 def test_causes_share_out_all_of_the_time(sweep: Sweep) -> None:

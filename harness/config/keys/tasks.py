@@ -47,6 +47,8 @@ TASKS = [
     Key("validate.meta", Text("the path of a file"), "the run's settings; null = beside the run", null=True),
     Key("validate.prompts", Text("auto, none or the path of a file"), "what the prompts have in common", null=True),
     Key("validate.layers", COUNT, "decoder layers of the model; null = as recorded", null=True),
+    Key("validate.collectives", Text("ring or the path of a file"),
+        "all-reduces of tensor-parallel devices, where the tables have none", null=True),
     Key("validate.skew", Switch(), "correct attention for unequal contexts; null = as the tables say", null=True),
     Key("validate.vllm_version", Text("a version such as 0.19.0"), "decides the rules; null = as recorded", null=True),
     *(Key(f"validate.{name}", kind, f"{about}; null = as recorded", unit, null=True) for name, kind, about, unit in (

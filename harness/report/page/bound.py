@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from harness.report.sweep import NARROW, ROWS, SPENT_MS
+from harness.report.sweep import NARROW, ROWS, SPENT_MS, Clockwork
 
 CAUSES = {
     "slots": "KV memory: the next request was refused room",
@@ -17,7 +17,17 @@ CAUSES = {
     "compute": "nobody waited: the steps themselves took the time",
     "arrivals": "nothing to do: the next request had not arrived",
 }
-WANTED = ["num_seqs", "decode_seqs", "idle_lanes", "prefill_tokens", "waiting", "head_blocked", "repeat", *SPENT_MS]
+WANTED = [
+    "num_seqs",
+    "decode_seqs",
+    "idle_lanes",
+    "prefill_tokens",
+    "waiting",
+    "head_blocked",
+    "repeat",
+    "start_s",
+    *SPENT_MS,
+]
 
 
 def cause_of(steps: pd.DataFrame, max_num_seqs: int, max_num_batched_tokens: int) -> np.ndarray:
@@ -43,11 +53,11 @@ def bound_over_time(path: Path, max_num_seqs: int, max_num_batched_tokens: int, 
     Args:
         path: a `steps.csv`.
     """
-    causes, spent = [], []
+    causes, clock = [], Clockwork()
     for steps in pd.read_csv(path, usecols=WANTED.__contains__, dtype=NARROW, chunksize=ROWS):
         causes.append(cause_of(steps, max_num_seqs, max_num_batched_tokens))
-        spent.append(steps[SPENT_MS].sum(axis=1).to_numpy() / 1e3 * steps.get("repeat", 1))
-    cause, ends = np.concatenate(causes), np.concatenate([[0.0], np.cumsum(np.concatenate(spent))])
+        clock.add(steps)
+    cause, ends = np.concatenate(causes), np.concatenate([[0.0], np.cumsum(clock.spent())])
     edges = np.linspace(0, ends[-1], bins + 1)
     shares = np.empty((bins, len(CAUSES)))
     for i in range(len(CAUSES)):

@@ -135,7 +135,8 @@ def _latencies(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look])
         low, high = min((x.min() for x in drawn), default=0), max((x.max() for x in drawn), default=0)
         if low > 0 and high / low > 10:
             figure.update_xaxes(type="log", dtick="D2" if high / low < 100 else 1, row=1, col=column)
-    figure.update_layout(_layout(440, margin={"l": 10, "r": 20, "t": 110, "b": 45}))
+    figure.update_layout(_layout(440, margin={"l": 10, "r": 20, "t": 110 if len(rows) > 1 else 40, "b": 45},
+                                 showlegend=len(rows) > 1))  # fmt: skip
     figure.update_yaxes(title_text="% of the requests", col=1)
     return Chart("latencies", "Latencies", "Share of the requests served within a time, from their scheduled arrival. "
                  "Click a system to hide it, twice to see it alone.", figure)  # fmt: skip
@@ -154,7 +155,8 @@ def _over_time(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look])
                 line=_line(looks[row["label"]]) | {"shape": "hv", "width": 1.5, "dash": "solid"}, row=at, col=1,
                 hovertemplate="%{y:.4g} at %{x:.3g} s<extra>" + row["label"] + "</extra>",
             )  # fmt: skip
-    figure.update_layout(_layout(680, margin={"l": 10, "r": 20, "t": 110, "b": 45}))
+    figure.update_layout(_layout(680, margin={"l": 10, "r": 20, "t": 110 if len(rows) > 1 else 40, "b": 45},
+                                 showlegend=len(rows) > 1))  # fmt: skip
     figure.update_xaxes(title_text="time, s", row=len(panels))
     return Chart("over_time", "Over time", "How many requests run and wait, and how full the pool is.", figure)
 

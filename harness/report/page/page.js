@@ -2,6 +2,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
 const $ = (id) => document.getElementById(id);
+const digits = (value) => value >= 1000 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(3));
 const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
 // ---- light and dark -------------------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ class PoolMap {
     this.box.innerHTML = "<h3></h3><canvas></canvas><div class=line></div><span class=done></span>";
     this.box.querySelector("h3").textContent = this.label;
     [this.canvas, this.line, this.done] = this.box.querySelectorAll("canvas, .line, .done");
-    this.done.textContent = `done after ${this.times[this.moments].toPrecision(3) * 1} s`;
+    this.done.textContent = `done after ${digits(this.times[this.moments])} s`;
     $("maps").append(this.box);
     this.canvas.addEventListener("mousemove", (event) => say(event, this.at(event)));
     this.canvas.addEventListener("mouseleave", (event) => say(event, ""));
@@ -162,8 +163,8 @@ class PoolMap {
   at(event) {
     const time = event.offsetX / this.canvas.clientWidth * end;
     const cell = Math.min(this.cells - 1, Math.floor((1 - event.offsetY / this.canvas.clientHeight) * this.cells));
-    if (this.over(time)) return `${this.label}: done after ${this.times[this.moments].toPrecision(4)} s`;
-    return `${this.label}, ${time.toPrecision(3)} s. ${this.text(this.moment(time), Math.max(cell, 0))}`;
+    if (this.over(time)) return `${this.label}: done after ${digits(this.times[this.moments])} s`;
+    return `${this.label}, ${digits(time)} s. ${this.text(this.moment(time), Math.max(cell, 0))}`;
   }
   grid(time) { // the pool at one moment, cell by cell, row by row from the top left
     const canvas = $("moment").querySelector("canvas"), columns = Math.min(64, this.cells), rows = Math.ceil(this.cells / columns);
@@ -177,7 +178,7 @@ class PoolMap {
       counts.set(kind, (counts.get(kind) || 0) + 1);
     }
     const said = [...counts].filter(([, n]) => n >= this.cells / 200).sort((a, b) => b[1] - a[1]).map(([kind, n]) => `${(100 * n / this.cells).toFixed(0)} % ${data.kinds[kind][1]}`);
-    $("moment-text").textContent = `${this.label} at ${time.toPrecision(3)} s, a cell is ${this.slots.toPrecision(3)} slots: ${said.join("; ")}.`;
+    $("moment-text").textContent = `${this.label} at ${digits(time)} s, a cell is ${this.slots.toPrecision(3)} slots: ${said.join("; ")}.`;
     canvas.onmousemove = (event) => {
       const cell = Math.floor(event.offsetY / canvas.clientHeight * rows) * columns + Math.floor(event.offsetX / canvas.clientWidth * columns);
       say(event, cell < this.cells && !this.over(time) ? this.text(moment, cell) : "");
@@ -205,7 +206,7 @@ let now = 0;
 function setTime(time) {
   now = Math.min(Math.max(time, 0), end);
   $("when").value = 1000 * now / end;
-  $("clock").textContent = now.toPrecision(3) + " s";
+  $("clock").textContent = digits(now) + " s";
   maps.forEach((map) => { map.line.style.left = 100 * now / end + "%"; });
   const chosen = maps[+$("which").value];
   if (chosen) chosen.grid(now);
@@ -220,7 +221,7 @@ async function startMaps() {
   now = Math.min(...maps.map((map) => map.times[map.moments])) * .6; // everybody is at work
   for (let i = 0; i <= 8; i++) {
     const tick = document.createElement("span");
-    tick.textContent = (end * i / 8).toPrecision(3) * 1 + (i ? "" : " s");
+    tick.textContent = digits(end * i / 8) + (i ? "" : " s");
     $("axis").append(tick);
   }
   paint();

@@ -63,19 +63,23 @@ class TableLatency:
 
     @classmethod
     def load(cls, folder: str | Path, layers: int, overhead_us: float = 0.0, skew: bool | None = None,
-             tensor_parallel: int = 1) -> TableLatency:  # fmt: skip
+             tensor_parallel: int = 1, more: Iterable[Sequence[Any]] = ()) -> TableLatency:  # fmt: skip
         """Read a folder of tables: `dense`, `per_sequence`, `attention` and maybe `skew_fit`, each `.csv` or `.csv.gz`,
         and `meta.yaml`, there or in the folder above.
 
         Args:
             skew: whether unequal contexts are corrected for; None = as `meta.yaml` says.
             tensor_parallel: degree of which the tables are.
+            more: rows of `dense` that the folder lacks.
 
         Raises:
             HarnessError: a file or a column that is not there, or a row that is no number.
         """
         folder = Path(folder)
-        rows = {name: read_table(folder, name, columns).values.tolist() for name, columns in COLUMNS.items()}
+        rows: dict[str, Any] = {
+            name: read_table(folder, name, columns).values.tolist() for name, columns in COLUMNS.items()
+        }
+        rows["dense"] += more
         meta = read_meta(folder)
         if skew is None:
             skew = skew_enabled(meta)

@@ -1,0 +1,74 @@
+"""Means over seeds and what can be said of a difference between two of them: Student's t, 95 %.
+
+Source: B. L. Welch, Biometrika 34 (1947), for the unpaired case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+LEAST = 3  # values below which a spread says nothing
+LEVEL = 0.95
+
+
+class Difference(NamedTuple):
+    """Of a second set of values from a first one.
+
+    Attributes:
+        value: mean of the second less mean of the first; of the pairs, where they are paired.
+        half: half the width of the interval around it; None = there are too few values.
+        pairs: values that belong together; 0 = none of them was taken for a pair.
+        same: whether each value is what its partner is, to the last digit.
+    """
+
+    value: float
+    half: float | None
+    pairs: int
+    same: bool
+
+    @property
+    def verdict(self) -> str:
+        """What it comes to: `the same`, `not told apart`, `told apart`, or nothing where there is no interval."""
+        if self.same:
+            return "the same"
+        if self.half is None:
+            return ""
+        return "not told apart" if abs(self.value) <= self.half else "told apart"
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Half the width of the interval around their mean; None of fewer than three."""
+    if len(values) < LEAST:
+        return None
+    return _t(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+
+
+def difference(first: Mapping[Any, float], second: Mapping[Any, float]) -> Difference:
+    """Compare values by seed: as pairs where seeds are shared (at least three, or all there are), else by Welch.
+
+    Args:
+        first: at least one value.
+        second: at least one value.
+    """
+    shared = [seed for seed in first if seed in second]
+    if len(shared) >= LEAST or (shared and len(shared) == min(len(first), len(second))):
+        apart = [second[seed] - first[seed] for seed in shared]
+        return Difference(float(np.mean(apart)), half_width(apart), len(shared), not any(apart))
+    one, two = list(first.values()), list(second.values())
+    value = float(np.mean(two) - np.mean(one))
+    if min(len(one), len(two)) < LEAST:
+        return Difference(value, None, 0, False)
+    parts = [float(np.var(values, ddof=1)) / len(values) for values in (one, two)]
+    if not sum(parts):
+        return Difference(value, 0.0, 0, False)
+    freedom = sum(parts) ** 2 / sum(part**2 / (len(v) - 1) for part, v in zip(parts, (one, two), strict=True))
+    return Difference(value, _t(freedom) * math.sqrt(sum(parts)), 0, False)
+
+
+def _t(freedom: float) -> float:
+    return float(stats.t.ppf((1 + LEVEL) / 2, freedom))
