@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import gcd
 from typing import Any
 
@@ -149,7 +149,7 @@ class Recount:
             return slots
         return slots * sum(kept.token_units for kept in self.allocator.kept)
 
-    def in_units(self, naive: list[int], holders: Iterable[Holder]) -> list[int]:
+    def in_units(self, naive: list[int], holders: Collection[Holder]) -> list[int]:
         """The books of slots in the units of a layout that the placement was made without."""
         if self.by_layer or not self.allocator.more_columns:
             return naive
@@ -158,6 +158,8 @@ class Recount:
             unread = kept.token_units * self.unread(kept, holders)
             counted[USED] -= unread
             counted[UNREAD] += unread
+            for holder in holders:  # whose state lies beside the slots
+                counted[FINISHED if holder.finished else STATE] += kept.state_units
         return counted
 
 

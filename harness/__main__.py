@@ -49,6 +49,8 @@ def _run() -> None:
     from harness.mistakes import explained
 
     sys.argv[1:] = chosen(quoted(sys.argv[1:]))
+    if any(word.startswith("repeats=") for word in sys.argv[1:]) and not {"-m", "--multirun"} & set(sys.argv):
+        sys.argv.append("-m")  # several runs are a sweep
     # Flags first: argparse takes the overrides in one piece only.
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))
     with explained(EXPERIMENTS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,22 @@ PACKAGES = (
 
 def environment() -> dict[str, Any]:
     """Everything known without importing torch; the device adds its own facts."""
+    return {
+        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "compiled": compiled.in_use(),
+        **_of_this_process(),
+    }
+
+
+@cache
+def _of_this_process() -> dict[str, Any]:
+    """What was there when it began: what it has imported stays, whatever becomes of the files."""
     head, dirty = commit()
     return {
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cpu_count": os.cpu_count(),
-        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
-        "compiled": compiled.in_use(),
         "packages": {name: _version(name) for name in PACKAGES},
         "version": version(),
         "commit": head,

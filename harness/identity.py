@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from harness.installation import EXPERIMENTS
 
 ROOT = str(EXPERIMENTS.parent)
-LEFT_OUT = ("seed", "repeat", "label", "baseline", "figure", "figures", "memory_map", "exports", "tables",
+LEFT_OUT = ("seed", "repeat", "repeats", "label", "baseline", "figure", "figures", "memory_map", "exports", "tables",
             "hydra")  # fmt: skip
 ABSENT = object()
 

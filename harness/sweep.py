@@ -28,6 +28,7 @@ from harness import launchers
 from harness.again import again, code
 from harness.config import asked_by, settled
 from harness.config.jobs import refuse_mistakes
+from harness.config.keys import KEYS
 from harness.config.options import chosen
 from harness.errors import HarnessError
 from harness.files import write_json, write_text
@@ -38,6 +39,7 @@ from harness.plan import Job, Plan, over, plain, read_plan
 DIR, SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
 MOST_TRIES = 2  # of a job whose process dies
 LAUNCHERS = {"joblib": "joblib", "ray": "ray", "submitit_slurm": "slurm", "submitit_local": "slurm"}  # and their extras
+REPEATED = ("repeat", "seed")  # what sets repeats of a job apart
 MAPPED = 24  # jobs of a sweep that keep a memory map: a page shows no more pools
 
 
@@ -107,11 +109,12 @@ class Sweep(Sweeper):
         _pin(self.composed, folder)
         from hydra._internal.core_plugins.basic_sweeper import BasicSweeper  # Hydra may load it anew
 
-        values = [f"{key}={value}" for key, value in self.params.items() if f"~{key}" not in arguments]
+        params = {key: value for key, value in self.params.items() if self.composed.repeats == 1 or key not in REPEATED}
+        values = [f"{key}={value}" for key, value in params.items() if f"~{key}" not in arguments]
         parser = OverridesParser.create(config_loader=self.context.config_loader)
         ((*combinations,),) = BasicSweeper.split_arguments(parser.parse_overrides([*values, *arguments]), None)
         combinations = [chosen(overrides) for overrides in combinations]
-        jobs = refuse_mistakes(combinations, self._job)
+        jobs = refuse_mistakes(_in_turn(combinations, self.composed), self._job)
         names = [job.dir for job in jobs]
         twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
         if twice is not None:
@@ -253,6 +256,27 @@ def _what_died(folder: Path, jobs: Sequence[Job], tries: Counter[str], error: Ex
         said = f"its process died {MOST_TRIES} times: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
         write_json(place / "summary.json", {**job.names, "status": "failed", "error": said, "overrides": job.overrides})
     return left
+
+
+def _in_turn(combinations: list[list[str]], composed: DictConfig) -> list[list[str]]:
+    """All jobs, then all of them again with the next seed, `repeats` times: a drift of the machine meets all.
+
+    Raises:
+        HarnessError: seeds are swept besides.
+    """
+    repeats, seed = KEYS["repeats"].read(composed.repeats), composed.seed
+    if repeats == 1:
+        return combinations
+    found = []
+    for number in range(repeats):
+        for words in combinations:
+            own = [word for word in words if word.partition("=")[0] in REPEATED]
+            if any(word not in (f"seed={seed}", f"repeat={composed.repeat}") for word in own):
+                raise HarnessError(
+                    f"repeats={repeats} sets seed and repeat of each job itself: leave out {' '.join(own)}"
+                )
+            found.append([*(word for word in words if word not in own), f"repeat={number}", f"seed={seed + number}"])
+    return found
 
 
 def _pin(config: DictConfig, folder: Path) -> None:

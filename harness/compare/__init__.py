@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.compare.runs import Group, read_groups
-from harness.compare.spread import LEAST, difference, half_width
 from harness.errors import HarnessError
 from harness.files import write_table
+from harness.metrics.spread import LEAST, difference, half_width
 
 # (what a table calls it, key of a summary)
 METRICS = (

@@ -63,7 +63,7 @@ class Predictor:
         costs, notes = self.costs(row, settings)
         loop, pool = self.loop(row, settings, machine)
         prompts, outputs = self.lengths(row, settings)
-        if loop.blocks and loop.kind == CHUNKED:
+        if loop.blocks and row.engine == "vllm":
             if loop.engines > 1:
                 raise HarnessError("the pool may fill, which is not simulated of engines in lockstep")
             sent, first, last, preemptions = serve_exactly(loop, costs, prompts, outputs)
@@ -104,6 +104,8 @@ class Predictor:
     def loop(self, row: Row, settings: Settings, machine: Machine) -> tuple[Loop, str]:
         """The row's loop, and whether its pool may bind."""
         config, kind = model_config(row.model, self.models), KINDS[row.engine]
+        if kind == WHOLE and row.isl > settings.budget:
+            kind = CHUNKED  # it can only have run with chunked prompts (enable_chunked_context)
         precision = precision_of(row, config, settings)
         blocks, slots = pool(Model.of(config), self.opened(row), row.parallel, precision, settings)
         longest = -(-(row.isl + row.osl) // settings.block)
@@ -138,13 +140,15 @@ def pool(model: Model, tables: Tables, parallel: Parallel, precision: Precision,
     Raises:
         HarnessError: nothing is left.
     """
-    gpu = tables.gpu
-    left = settings.utilization * gpu.memory - model.weight_bytes(precision, parallel) - gpu.reserve
+    gpu, weights = tables.gpu, model.weight_bytes(precision, parallel)
+    left = settings.utilization * gpu.memory - weights - gpu.reserve
+    if tables.engine == "trtllm":  # its share is one of what weights leave free (free_gpu_memory_fraction)
+        left = settings.utilization * (gpu.memory - weights - gpu.reserve)
     layout = layout_of(model.text, 2, precision.kv_bytes, parallel.tensor)
     token = sum(len(group.layers) * group.token_bytes for group in layout.groups)
     slots = int(left / token) if left > 0 else 0
     if slots < settings.block:
-        raise HarnessError(f"{model.weight_bytes(precision, parallel) / 2**30:.0f} GiB of weights a device leave no "
+        raise HarnessError(f"{weights / 2**30:.0f} GiB of weights a device leave no "
                            f"room for KV in {gpu.memory / 2**30:.0f} GiB")  # fmt: skip
     return slots // settings.block, slots
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from harness.report.comparison import aggregate, names, records
 from harness.report.paper import FIG_2, fig_2_applies, other_pool
+from harness.report.repeats import told
 
 DASH = "–"
 
@@ -169,6 +170,7 @@ def notes(table: pd.DataFrame, groups: pd.DataFrame) -> list[str]:
     if (repeats := groups["repeats"].max()) > 1:
         worst = (groups["output_throughput_max"] / groups["output_throughput_min"] - 1).max()
         found.append(f"Medians of up to {repeats} repeats; output throughput varies by up to {100 * worst:.1f} %.")
+        found += told(table, groups)
     for row in records(groups):
         lost = [
             f"{row[name]:.0f} {name}" for name in ("rejected", "unfinished", "failed") if name in row and row[name] > 0

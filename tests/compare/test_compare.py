@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from harness.compare.spread import difference, half_width
+from harness.metrics.spread import difference, half_width
 from tests.command import FAST, command
 
 

@@ -30,7 +30,9 @@ GROUPS = ("allocator", "reservation", "scheduler")
 OWN = ("layout", "latency", "concurrency")
 FLAGS = {"m": "max_tokens", "p": "priority", "s": "session", "n": "n", "b": "use_beam_search", "f": "ttft_slo_ms",
          "d": "deadline_ms", "t": "family"}  # fmt: skip  # requests of one family begin with the same tokens
+STATES = 2  # of sequences, for which a pool has room besides
 FULL, STATE = LayerGroup("full", (0,), 1, 1, 1, 1), State((6,), 1)
+UNIFORM = KVLayout((FULL,))  # where a line says nothing: it counts in slots
 LAYOUTS = {
     "window": KVLayout((FULL, LayerGroup("window", (1, 2), 1, 1, 1, 1, reach=5))),
     "windows": KVLayout((LayerGroup("window", (0,), 1, 1, 1, 1, reach=3), LayerGroup("window", (1,), 2, 1, 1, 1, 9))),
@@ -115,8 +117,9 @@ class Case:
         Raises:
             HarnessError: what the configuration asks for is refused.
         """
-        layout = LAYOUTS.get(self.get("layout"))
-        capacity = cfg.kv_slots * (layout.token_bytes if layout else 1) + 2 * (layout.state_bytes if layout else 0)
+        layout = LAYOUTS.get(self.get("layout"), UNIFORM)
+        tokens = cfg.kv_slots * layout.token_bytes // layout.unit_bytes
+        capacity = tokens + STATES * layout.state_bytes // layout.unit_bytes
         return build_scheduler(cfg, capacity, self._overrides(), layout)
 
     def _overrides(self) -> dict[str, str]:

@@ -23,6 +23,7 @@ VALUES: dict[str, list[object]] = {  # of keys that an allocator or a scheduler 
     "long_prefill_token_threshold": [0, 3], "scheduler_reserve_full_isl": ["true", "false"],
     "version": ["0.33", "0.19"],
 }  # fmt: skip
+NO_PROMISE = ("dual_pool", "jenga", "radix", "vllm_hybrid")
 LATENCIES = ("fitted", "fitted", "constant", "roofline")
 GAPS = ((0,), (0, 700, 3_000), (0, 700, 5_000, 100_000))  # ns; a step takes some 1,000
 
@@ -65,18 +66,16 @@ def _agree(keys: dict[str, object], r: random.Random) -> None:
     if keys["allocator"] == "contiguous" and slab:
         keys.pop("allocator.growth", None)
         keys.pop("allocator.compaction", None)
-    grows = keys["allocator"] in ("paged", "radix", "virtual") or keys.get("allocator.growth", 0) != 0
+    grows = keys["allocator"] not in ("buddy", "contiguous") or keys.get("allocator.growth", 0) != 0
     if keys["reservation"] == "on_demand" and not grows:
         keys["reservation"] = r.choice(["exact", "pow2", "max_tokens", "max_model_len"])
-    if keys["allocator"] == "radix":
+    if keys["allocator"] in NO_PROMISE:
         keys["reservation"] = "on_demand"
     if "preemption" in keys_of("scheduler", str(keys["scheduler"])):
         swaps = keys["allocator"] == "paged" and r.random() < 0.8
         keys["scheduler.preemption"] = "swap" if swaps else "recompute"
         if swaps:
             keys["allocator.host_slots"] = r.choice([40, 200])
-    if keys.get("layout") == "state" and keys["allocator"] != "paged":
-        keys["layout"] = "window"
 
 
 def _rows(r: random.Random, longest: int) -> tuple[Row, ...]:

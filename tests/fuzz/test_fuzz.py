@@ -25,12 +25,23 @@ def play(seed: int, cases: range) -> None:
         if outcome.kind == "failed":
             failed.append(f"{outcome.said}\n  python -m tests.fuzz case '{shrink(case, outcome)}'")
     assert not failed, "\n".join(failed)
-    assert kinds["served"] > 0.8 * len(cases)
+    assert kinds["served"] > len(cases) / 2
     assert min(events.values()) > 0, f"nothing of this kind happened: {events}"
 
 
 def test_200_configurations() -> None:
     play(1, range(200))
+
+
+FOUND = (  # by the fuzz, and mended
+    "kv_slots=42 max_model_len=2 scheduler.max_num_seqs=5 layout=state requests=0:1>1",  # states beside the slots
+)
+
+
+@pytest.mark.parametrize("line", FOUND)
+def test_what_was_found_is_mended(line: str) -> None:
+    outcome = examine(Case.read(line))
+    assert outcome.kind == "served", outcome.trace
 
 
 @pytest.mark.slow  # 10 minutes

@@ -52,6 +52,8 @@ RUN = [
         needed=True),
     Key("seed", SEED, "of every random stream: weights, tokens, lengths, arrivals", needed=True),
     Key("repeat", Whole(0), "which repetition of the same measurement this is", needed=True),
+    Key("repeats", Whole(1, 1000), "how often each job of a sweep is run: in turn, with seeds `seed`, `seed` + 1, …",
+        needed=True),
     Key("max_model_len", Whole(2, 2**31 - 1), "longest sequence, prompt and output", "tokens", needed=True),
     Key("kv_slots", Either(Whole(1, None, "a whole number from 1 to 2**31 - 1"), FromLog()),
         "size of the KV pool: a slot is room for a token's K and V in every layer", "slots",
