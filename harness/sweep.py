@@ -12,7 +12,6 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -190,22 +189,19 @@ class Sweep(Sweeper):
         return [*([] if self.resume else job.overrides), override(SUBDIR, job.dir)]
 
     def _here(self, number: int, job: Job) -> None:
-        """Run a job in this process, as Hydra's own launcher does, but for composing it once more.
-
-        Its configuration is the plan's; Hydra, which copies what it is handed several times, is handed none.
-        """
-        config = self._bare
+        """Run a job in this process, as Hydra's own launcher does, but for composing it once more."""
+        config = copy.deepcopy(self.composed)
         with flag_override(config, ["struct", "readonly"], [False, False]):
+            for key in [key for key in config if key != "hydra"]:
+                del config[key]
+            for key, value in OmegaConf.create(job.config).items_ex(resolve=False):
+                config[key] = value
+        with open_dict(config.hydra.job):
             config.hydra.job.num = config.hydra.job.id = number
-            config.hydra.overrides.task = job.overrides
-            config.hydra.sweep.subdir = job.dir
+        config.hydra.overrides.task = job.overrides
+        config.hydra.sweep.subdir = job.dir
         done = run_job(self.task, config, DIR, SUBDIR, self.context)
         _ = done.return_value  # raises what it raised
-
-    @cached_property
-    def _bare(self) -> DictConfig:
-        """What Hydra needs to know of any job, and nothing of the job itself."""
-        return OmegaConf.masked_copy(copy.deepcopy(self.composed), "hydra")
 
 
 def report(folder: Path, figures: str | None = None) -> int:
