@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+import subprocess
+import sys
+from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -174,6 +176,22 @@ def test_of_a_finished_run_they_are_made_later_as_far_as_its_tables_tell(run: Pa
     assert f"{preempted.sum()} of 24 requests can't be told" in " ".join(done.err.split())
     assert found["mean_itl_ms"] is None
     assert found["mean_ttft_ms"] == told["mean_ttft_ms"]
+
+
+@pytest.mark.slow
+def test_perfettos_own_messages_hold_it(run: Path, events: list[dict[str, Any]], tmp_path: Path) -> None:
+    """In an environment of its own, with the package `perfetto`."""
+    subprocess.run((sys.executable, "-m", "venv", tmp_path / "venv"), check=True)
+    python = tmp_path / "venv/bin/python"
+    subprocess.run((python, "-m", "pip", "install", "-q", "perfetto>=0.16"), check=True)
+    script = Path(__file__).with_name("as_protobuf.py")
+    done = subprocess.run((python, script, run / "trace.json"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found, kinds = json.loads(done.stdout), Counter(event["ph"] for event in events)
+    assert found["TYPE_SLICE_BEGIN"] == found["TYPE_SLICE_END"] == kinds["B"] + kinds["X"]
+    assert found["TYPE_INSTANT"] == kinds["i"]
+    assert found["TYPE_COUNTER"] == sum(len(event["args"]) for event in events if event["ph"] == "C")
+    assert found["tracks"] >= 25
 
 
 @pytest.mark.parametrize(("word", "said"), [
