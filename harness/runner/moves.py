@@ -31,6 +31,8 @@ class Moves:
 
     def run(self, moves: list[Move]) -> None:
         """As if one after the other; those that do not touch what the ones before them wrote go together."""
+        if not self.buffers:  # no layer stores tokens
+            return
         for kind, alike in groupby(moves, key=attrgetter("kind")):
             for sources, targets in _together(list(alike)):
                 here, there = self._on_device(sources), self._on_device(targets)

@@ -293,7 +293,11 @@ class _Probing:
             for layer, module in sorted(self.mixers.items()):
                 channels, options = self.entered[id(module)]
                 mixer = Mixer(module, layer, own_forward(module), options=options)
-                if wrong := try_out(mixer, channels):
+                try:
+                    wrong = try_out(mixer, channels)
+                except Exception as error:
+                    wrong = f"can't be called by itself ({type(error).__name__}: {str(error).strip()[:80]})"
+                if wrong:
                     raise self.refused(wrong, layer, type(module).__name__)
                 self.probed.calls.mixers.append(mixer)
 

@@ -34,9 +34,19 @@ class PrefillConfig(NamedTuple):
     num_stages: int
 
 
-def prefill_config(head_dim: int, dtype: torch.dtype) -> PrefillConfig:
-    """The configuration for a head dimension and dtype: the accumulator [block_m, D] decides what fits in registers."""
+def prefill_config(head_dim: int, dtype: torch.dtype, limited: bool = False) -> PrefillConfig:
+    """The configuration for a head dimension and dtype: the accumulator [block_m, D] decides what fits in registers.
+
+    Args:
+        limited: by a window or a chunk, whose masks take registers of their own; and fewer queries see more of the
+            same tokens.
+    """
     padded = triton.next_power_of_2(head_dim)
+    if limited and dtype == torch.float32:
+        return PrefillConfig(16, max(16, 2048 // padded), num_warps=8 if padded > 64 else 4, num_stages=2)
+    if limited:
+        block_m, num_warps = (32, 4) if padded == 256 else (64, 8)
+        return PrefillConfig(block_m, 32, num_warps, num_stages=2)
     if dtype == torch.float32:  # multiply-add tiles: anything larger spills on sm_90
         block_m, num_warps = {64: (32, 4), 128: (32, 8), 256: (16, 4)}[padded]
         return PrefillConfig(block_m=block_m, block_n=max(16, 2048 // padded), num_warps=num_warps, num_stages=2)
@@ -190,7 +200,7 @@ def prefill_attention(
         raise ValueError(f"out must be contiguous {tuple(q.shape)}, not {tuple(out.shape)}")
     if tokens == 0:
         return out
-    config = config or prefill_config(head_dim, q.dtype)
+    config = config or prefill_config(head_dim, q.dtype, scores.reach > 0)
     tiles = triton.cdiv(tokens if max_query is None else max_query, config.block_m)
     factor, cap = scale_and_cap(scale, scores)
     sinks = out if scores.sinks is None else scores.sinks  # never read where there are none
