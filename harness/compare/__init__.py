@@ -158,7 +158,8 @@ def _warnings(one: Group, two: Group, rows: Sequence[Mapping[str, Any]]) -> Iter
     """What can't be compared, or not without a thought."""
     kinds = [str(group.fact("device")).startswith("simulated") for group in (one, two)]
     if kinds[0] != kinds[1]:
-        yield f"{(two, one)[kinds[0]].name} was measured, {(one, two)[kinds[0]].name} is simulated"
+        simulated, measured = (one, two) if kinds[0] else (two, one)
+        yield f"{measured.name} was measured, {simulated.name} is simulated"
     seeds = [row["seed"] for row in one.rows if row["seed"] in [other["seed"] for other in two.rows]]
     if not seeds:
         yield "no seed is shared: each side had requests of its own"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -79,7 +80,8 @@ def test_what_cannot_be_compared_is_said_and_all_else_is(folders: Path, tmp_path
     done = command(tmp_path, "compare", str(folders / "a"), "c")
     assert done.code == 0, done.err
     said = " ".join(done.out.split())
-    for text in ("was measured", "other requests were served", "15728 and 9000 slots", "only one side has tpot_mean_ms",
+    assert re.search(r"warning: c: [^,]* was measured, \S*/a: [^,]* is simulated", said)
+    for text in ( "other requests were served", "15728 and 9000 slots", "only one side has tpot_mean_ms",
                  "commits", "0123abc", "cpu_count", "output tokens/s"):  # fmt: skip
         assert text in said, text
 
