@@ -353,7 +353,7 @@ class AllocatorConformance:
     def test_an_empty_pool_is_free(self, allocator: Checked) -> None:
         assert allocator.memory().free == self.capacity
 
-    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
     def test_a_thousand_random_calls_lose_no_slot(self, allocator: Checked, seed: int) -> None:
         for seq in churn(allocator, seed, calls=1000).live:
             allocator.free(seq)
@@ -372,16 +372,20 @@ class AllocatorConformance:
                     allocator.free(seq)
 
     def test_a_group_is_admitted_whole_or_not_at_all(self, allocator: Checked) -> None:
-        """Three are asked for with room for two: nothing changes, and two still fit."""
+        """One more is asked for than there is room for: nothing changes, and the others still fit."""
         full = list(fill(allocator, self.max_model_len))
         for seq in full[:2]:
             allocator.free(seq)
+        again = list(fill(allocator, self.max_model_len))  # two, or more where what was left over lay apart
+        for seq in again:
+            allocator.free(seq)
+        assert len(again) >= 2
         before = allocator.memory(), allocator.free_slots, places(allocator, full[2:])
-        group = [Holder(f"member {i}") for i in range(3)]
-        assert allocator.admit(group, Ask(1, promise=self.max_model_len, count=3)) is None
+        group = [Holder(f"member {i}") for i in range(len(again) + 1)]
+        assert allocator.admit(group, Ask(1, promise=self.max_model_len, count=len(group))) is None
         assert (allocator.memory(), allocator.free_slots, places(allocator, full[2:])) == before
         assert all(member.row == -1 and member.held == member.room == 0 for member in group)
-        assert allocator.admit(group[:2], Ask(1, promise=self.max_model_len, count=2)) == 0
+        assert allocator.admit(group[:-1], Ask(1, promise=self.max_model_len, count=len(again))) == 0
 
     @pytest.mark.parametrize("seed", range(3))
     def test_a_refusal_leaves_no_trace(self, seed: int) -> None:

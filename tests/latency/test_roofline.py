@@ -31,7 +31,7 @@ def ns(model: Roofline | Anchored, work: Work) -> float:
 
 def device(**changes: object) -> SimulatedDevice:
     machine = {"latency": "roofline", "hardware": "a100_40gb", "tensor_parallel": 1}
-    base = {"kv_slots": 100, "kv_bytes": None, "gpu_memory_utilization": None, "device": machine}
+    base = {"max_model_len": 2048, "kv_slots": 100, "kv_bytes": None, "gpu_memory_utilization": None, "device": machine}
     model: Any = OmegaConf.load(MODELS / "opt_13b.yaml")
     return SimulatedDevice(OmegaConf.merge(OmegaConf.create(base), {"model": model}, OmegaConf.create(changes)))  # type: ignore[arg-type]
 

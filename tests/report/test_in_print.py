@@ -81,5 +81,5 @@ def test_without_colour_lines_and_fills_differ() -> None:
 def test_a_report_made_again_takes_the_medium_and_nothing_else(seven: Path) -> None:
     with pytest.raises(HarnessError, match="did you mean paper"):
         report_again(seven, "figures=papr")
-    with pytest.raises(HarnessError, match="a report takes figures=screen or figures=paper"):
+    with pytest.raises(HarnessError, match="a report takes figures=…, exports=…, tables=…"):
         report_again(seven, "seed=1")

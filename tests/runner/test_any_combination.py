@@ -35,7 +35,7 @@ def allocators(draw: st.DrawFn, slots: int) -> Allocator:
     return Contiguous(slots, LONGEST, fit=fit, compaction=moves, growth=draw(st.sampled_from([0, 4])))
 
 
-@pytest.mark.parametrize("examples", [10, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [3, pytest.param(100, marks=pytest.mark.slow)])
 def test_nothing_changes_what_the_model_says(examples: int) -> None:
     settings(max_examples=examples, deadline=None, derandomize=True)(given(st.data())(serve_something))()
 

@@ -165,7 +165,7 @@ def test_a_skipped_copy_shows(skip):
             moves = allocator.take_moves()
             assert moves
             if not skip:
-                runner._moves.run(moves)
+                runner._moves(moves)
             moved["child"] = child
             allocator.tables[[seq.row, child.row]] = allocator.tables[[child.row, seq.row]]
             extents = allocator.allocator._extents
