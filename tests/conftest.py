@@ -10,6 +10,9 @@ from harness import compiled
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+if "PYTEST_XDIST_WORKER" in os.environ:  # a core each
+    torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 if os.environ.get("KVLAB_COMPILED") == "1":  # the benchmarks, say, of what `python -m harness compile` has built
     compiled.use()
     assert compiled.in_use(), "nothing is built from the sources as they are"
