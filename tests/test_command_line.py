@@ -229,8 +229,8 @@ def test_the_allocator_of_the_readme_runs_and_keeps_the_contract(tmp_path, plugi
     [
         ("def place(self, holder, tokens):\n        raise KeyError('no such lane')", "no such lane"),
         ("def place(self, holder, tokens):\n        return 'a lot'", "place"),
-        ("def place(self, holder, tokens):\n        return 1", "place"),
-        ("def footprint(self, tokens):\n        return 'plenty'", "footprint"),
+        pytest.param("def place(self, holder, tokens):\n        return 1", "place", marks=pytest.mark.slow),
+        pytest.param("def footprint(self, tokens):\n        return 'plenty'", "footprint", marks=pytest.mark.slow),
     ],
 )
 def test_a_plug_in_that_raises_or_returns_garbage_fails_its_job_only(tmp_path, plugin, method, answer):

@@ -31,8 +31,9 @@ def lengths(isl: int, osl: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(("kind", "clients", "isl", "budget", "ahead", "client"), [
-    (CHUNKED, 8, 1024, 8192, 2, 0.0), (CHUNKED, 8, 1024, 8192, 1, 5e6), (CHUNKED, 16, 3000, 2048, 2, 3e6),
-    (WHOLE, 8, 1024, 4096, 2, 5e6), (CHUNKED, 3, 2000, 700, 2, 9e7), (CHUNKED, 1, 30, 64, 2, 1e6),
+    (CHUNKED, 8, 1024, 8192, 2, 0.0), (WHOLE, 8, 1024, 4096, 2, 5e6), (CHUNKED, 3, 2000, 700, 2, 9e7),
+    (CHUNKED, 1, 30, 64, 2, 1e6), pytest.param(CHUNKED, 8, 1024, 8192, 1, 5e6, marks=pytest.mark.slow),
+    pytest.param(CHUNKED, 16, 3000, 2048, 2, 3e6, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_it_is_the_schedulers_own(costs: Costs, kind: int, clients: int, isl: int, budget: int, ahead: int,
                                   client: float) -> None:  # fmt: skip

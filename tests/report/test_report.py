@@ -115,6 +115,7 @@ def test_one_job_and_a_sweep_of_one_job(sweep: Callable[..., Path]) -> None:
     assert same[0].read_bytes() == same[1].read_bytes()  # byte for byte: no dates, no random ids
 
 
+@pytest.mark.slow
 def test_twenty_systems(tmp_path: Path) -> None:
     for i in range(20):
         system = list(SYSTEMS)[i % 7]

@@ -24,7 +24,7 @@ SYSTEMS = {
 }
 
 
-@pytest.mark.parametrize("system", [pytest.param(name, marks=() if name in ("windows", "states", "rings") else
+@pytest.mark.parametrize("system", [pytest.param(name, marks=() if name in ("windows", "states") else
                                                  pytest.mark.slow) for name in SYSTEMS])  # fmt: skip
 def test_jumps_are_exact_steps(system: str, tmp_path: Path) -> None:
     for name in ("false", "true"):

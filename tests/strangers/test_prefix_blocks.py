@@ -14,7 +14,9 @@ RUN = ["allocator._target_=prefix_blocks.PrefixBlocks", "device=simulated", "wor
        "workload.shared_prefix=100", "kv_slots=3000", "max_model_len=1024"]  # fmt: skip
 
 
-@pytest.mark.parametrize("scheduler", ["continuous", "vllm_v1", "static"])
+@pytest.mark.parametrize("scheduler", [
+    "vllm_v1", pytest.param("continuous", marks=pytest.mark.slow), pytest.param("static", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_it_is_right_in_every_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheduler: str) -> None:
     copied("prefix_blocks", tmp_path, monkeypatch)
     tables = set()
