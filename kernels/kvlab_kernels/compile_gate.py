@@ -110,7 +110,7 @@ def reduce_build(head_dim: int, dtype: torch.dtype, splits: int, scores: str = "
 
 def prefill_build(head_dim: int, dtype: torch.dtype, block_size: int, scores: str = "") -> Build:
     """The prefill kernel as `prefill_attention` launches it."""
-    config = triton_prefill.prefill_config(head_dim, dtype, "window" in scores.split())
+    config = triton_prefill.prefill_config(head_dim, dtype, "window" in scores or "cap" in scores)
     constants = {
         "HEAD_DIM": head_dim, "HEAD_PAD": triton.next_power_of_2(head_dim), "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n, "BLOCK_SIZE": block_size, "PAGED": block_size > 0, "STAGES": config.num_stages,

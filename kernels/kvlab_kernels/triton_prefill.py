@@ -34,17 +34,17 @@ class PrefillConfig(NamedTuple):
     num_stages: int
 
 
-def prefill_config(head_dim: int, dtype: torch.dtype, limited: bool = False) -> PrefillConfig:
+def prefill_config(head_dim: int, dtype: torch.dtype, altered: bool = False) -> PrefillConfig:
     """The configuration for a head dimension and dtype: the accumulator [block_m, D] decides what fits in registers.
 
     Args:
-        limited: by a window or a chunk, whose masks take registers of their own; and fewer queries see more of the
-            same tokens.
+        altered: scores are capped, or limited by a window or a chunk, which takes registers of its own (and in a
+            window fewer queries see more of the same tokens).
     """
     padded = triton.next_power_of_2(head_dim)
-    if limited and dtype == torch.float32:
-        return PrefillConfig(16, max(16, 2048 // padded), num_warps=8 if padded > 64 else 4, num_stages=2)
-    if limited:
+    if altered and dtype == torch.float32:
+        return PrefillConfig(16, 16 if padded == 128 else 32, num_warps=8 if padded > 64 else 4, num_stages=2)
+    if altered:
         block_m, num_warps = (32, 4) if padded == 256 else (64, 8)
         return PrefillConfig(block_m, 32, num_warps, num_stages=2)
     if dtype == torch.float32:  # multiply-add tiles: anything larger spills on sm_90
@@ -200,7 +200,7 @@ def prefill_attention(
         raise ValueError(f"out must be contiguous {tuple(q.shape)}, not {tuple(out.shape)}")
     if tokens == 0:
         return out
-    config = config or prefill_config(head_dim, q.dtype, scores.reach > 0)
+    config = config or prefill_config(head_dim, q.dtype, scores.reach > 0 or scores.softcap > 0)
     tiles = triton.cdiv(tokens if max_query is None else max_query, config.block_m)
     factor, cap = scale_and_cap(scale, scores)
     sinks = out if scores.sinks is None else scores.sinks  # never read where there are none
