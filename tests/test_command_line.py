@@ -60,6 +60,7 @@ def test_an_exported_workload_replays_to_the_same_requests(tmp_path):
     assert (tmp_path / "first/requests.csv").read_bytes() == (tmp_path / "second/requests.csv").read_bytes()
 
 
+@pytest.mark.slow
 def test_same_seed_same_bytes_whatever_the_hash_seed(tmp_path):
     for name, hash_seed in (("one", "1"), ("two", "2")):
         assert harness(tmp_path, *FAST, f"hydra.run.dir={name}", PYTHONHASHSEED=hash_seed).returncode == 0

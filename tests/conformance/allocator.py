@@ -324,8 +324,8 @@ class AllocatorConformance:
 
     capacity = 200
     max_model_len = 48
-    effort = settings(max_examples=30, stateful_step_count=30, deadline=None, derandomize=True)
-    simulations = settings(max_examples=20, deadline=None, derandomize=True)
+    effort = settings(max_examples=20, stateful_step_count=30, deadline=None, derandomize=True)
+    simulations = settings(max_examples=12, deadline=None, derandomize=True)
     extends_past_growth = True
 
     def make(self, capacity: int, max_model_len: int) -> Allocator:
