@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
+from harness.errors import HarnessError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,6 +81,24 @@ def missing(path: str, what: str = "file") -> str:
     except OSError:
         return f"there is no such {what}; there is no folder {folder} either"
     return f"there is no such {what}" + (f"; did you mean {os.path.join(folder, close[0])}?" if close else "")
+
+
+def read_csv(path: Path, key: str, columns: Sequence[str]) -> pd.DataFrame:
+    """A table that has these columns at least. `key` is the configuration key that names it.
+
+    Raises:
+        HarnessError: it is not there, no table, or lacks a column.
+    """
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise HarnessError(f"{key}={path} can't be read: {error}") from error
+    lacking = [column for column in columns if column not in table]
+    if lacking:
+        raise HarnessError(f"{key}={path}: columns {', '.join(lacking)} are missing")
+    return table
 
 
 def _plain(value: Any) -> Any:

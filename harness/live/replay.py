@@ -9,7 +9,6 @@ from contextlib import suppress
 
 import aiohttp
 
-from harness.errors import HarnessError
 from harness.job import rare_collections
 from harness.live.client import Client
 from harness.live.engine import Scraper
@@ -21,10 +20,6 @@ from schedulers.request import Request
 EARLY_NS = 1_000_000  # a sleep ends up to a millisecond late, so the last one is waited for awake
 PROBE_S = 0.25  # between two looks whether a server is back
 BEAT_S = 0.02  # between two looks how late the client's own loop is
-
-
-class Gone(HarnessError):
-    """The server does not answer any more."""
 
 
 class LiveReplay:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pandas as pd
 
 from harness.errors import HarnessError
+from harness.validate.files import read_lines
 
 NEEDED = ("num_seqs", "context_tokens", "prefill_tokens", "execute_ms")
 ABSENT = {"prefill_attention": None, "idle_lanes": 0, "schedule_ms": 0.0, "complete_ms": 0.0}
@@ -22,20 +22,8 @@ def read_step_log(path: str) -> pd.DataFrame:
     Raises:
         HarnessError: no such file, or a line that is none; it says which and why.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise HarnessError(f"beside.steps={path}: {error.strerror}") from None
     rows = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError:
-            raise HarnessError(f"{path}, line {number}: no JSON") from None
-        if not isinstance(row, dict):
-            raise HarnessError(f"{path}, line {number}: no object")
+    for number, row in read_lines(Path(path), "beside.steps"):
         for name in NEEDED:
             value = row.get(name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +160,7 @@ def busy(predictor: Predictor, row: Row, ttft_ms: float, tpot_ms: float) -> floa
     """
     settings = settings_of(row)
     costs, _ = predictor.costs(row, settings)
-    bare = with_machine(costs, Machine(), replace(predictor.rules), 0)
+    bare = with_machine(costs, Machine(), predictor.rules, 0)
     mean = (1 + settings.shortest) / 2
     isl, osl, engines = mean * row.isl, mean * row.osl, row.parallel.data
     clients = max(row.clients / engines, 1)

@@ -10,7 +10,7 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import HarnessError
-from harness.files import write_table
+from harness.files import read_csv, write_table
 from harness.measured.predict import Predictor, busy
 from harness.measured.report import report
 from harness.measured.settings import read_row
@@ -66,14 +66,7 @@ def read_rows(path: Path) -> pd.DataFrame:
     Raises:
         HarnessError: it is not there, or no such table.
     """
-    try:
-        rows = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise HarnessError(f"measured.rows={path} can't be read: {error}") from error
-    missing = [name for name in NEEDED if name not in rows]
-    if missing:
-        raise HarnessError(f"measured.rows={path}: columns {', '.join(missing)} are missing")
-    return rows
+    return read_csv(path, "measured.rows", NEEDED)
 
 
 def predict_row(predictor: Predictor, number: int, values: dict[str, Any]) -> dict[str, Any]:

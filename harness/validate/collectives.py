@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from harness.errors import HarnessError
+from harness.files import read_csv
 from harness.operators.collectives import line, ring_ns
 from harness.validate.engine import Engine, place
 from harness.validate.files import read_json
@@ -80,13 +80,7 @@ def hidden_size(engine: Engine, folder: Path, tables: Mapping[str, Any]) -> int:
 
 def _measured(path: Path, engine: Engine, devices: int, elements: np.ndarray) -> AllReduce:
     """The engine's own all-reduce of its own version, inside a CUDA graph unless it ran eagerly; else NCCL's."""
-    try:
-        table = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise HarnessError(f"validate.collectives={path} can't be read: {error}") from error
-    missing = [column for column in COLUMNS if column not in table]
-    if missing:
-        raise HarnessError(f"validate.collectives={path} lacks the column {', '.join(missing)}")
+    table = read_csv(path, "validate.collectives", COLUMNS)
     rows = table[(table["op"] == "all_reduce") & (table["gpus"] == devices)]
     eager = bool(place(engine.meta, "resolved_config.model_config.enforce_eager")
                  or place(engine.meta, "engine_kwargs.enforce_eager"))  # fmt: skip

@@ -46,7 +46,7 @@ def read_lines(path: Path, key: str) -> Iterator[tuple[int, dict[str, Any]]]:
         except json.JSONDecodeError as error:
             raise HarnessError(f"{path}:{number}: not JSON: {error}") from error
         if not isinstance(row, dict):
-            raise HarnessError(f"{path}:{number}: must be a JSON object, one request a line")
+            raise HarnessError(f"{path}:{number}: must be a JSON object, one a line")
         yield number, row
 
 

@@ -103,17 +103,7 @@ def test_it_draws_its_figure(reported: tuple[str, Path, str]) -> None:
 
 def test_it_stands_beside_what_was_published(reported: tuple[str, Path, str]) -> None:
     name, folder, _ = reported
-    unpublished = (
-        "capacity",
-        "knobs",
-        "schedulers",
-        "fragmentation",
-        "claims",
-        "prefix_cache",
-        "hybrid_memory",
-        "pool_size",
-    )
-    if name in unpublished:
+    if name in UNPUBLISHED:
         assert not (folder / "published.csv").exists()
         return
     table = pd.read_csv(folder / "published.csv")
