@@ -49,7 +49,7 @@ class Split(Allocator):
             if slots < 1:
                 raise ValueError(f"the pool of {each.name} has no room: {capacity} units are split")
             if placement == "virtual" and not each.state_units:
-                inner = _virtual(slots, longest, alike, page_bytes, map_us)
+                inner: Allocator = _virtual(slots, longest, alike, page_bytes, map_us)
             else:
                 inner = _extents("slab" if each.state_units else placement, slots, longest)
             ring = inner.max_model_len if each.reach and longest < max_model_len else 0
