@@ -157,7 +157,7 @@ class _Build:
             return self.recurrence()
         gate = 2 if text.get("attn_output_gate") else 1
         q, kv = gate * self.heads * width, 2 * self.kv_heads * width
-        one = self.gemms.ns(dtype, self.tokens, q + kv, self.hidden)
+        one = self.gemms.ns(dtype, self.tokens, q + kv, self.hidden, normed=True)
         one = one + self.gemms.ns(dtype, self.tokens, self.hidden, self.heads * width)
         bare = 2 * self.tokens * (2 * (q + kv) + kv) / self.tables.gpu.bytes_per_ns if self.rules.pointwise else 0.0
         return one, one + ROPE * bare
@@ -194,7 +194,8 @@ class _Build:
     def mlp(self, inner: int) -> np.ndarray:
         """Gate and up in one product, the activation, down."""
         dtype = self.precision.mlp
-        one = self.gemms.ns(dtype, self.tokens, 2 * inner, self.hidden) + self.pointwise(2 * inner, inner)
+        one = self.gemms.ns(dtype, self.tokens, 2 * inner, self.hidden, normed=True)
+        one = one + self.pointwise(2 * inner, inner)
         return one + self.gemms.ns(dtype, self.tokens, self.hidden, inner)
 
     def dispatch(self) -> np.ndarray:

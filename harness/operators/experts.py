@@ -13,7 +13,9 @@ LIKE = {"fp8_block": ("fp8_block", "fp8"), "fp8": ("fp8", "fp8_block"), "nvfp4":
         "mxfp4": ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4")}  # fmt: skip
 
 SHAPE = ("hidden_size", "inter_size", "topk", "num_experts")
-BORROWED = ("marlin",)  # kernels that engines are known to take for shapes that were measured by others only
+# Kernels that engines are known to take for shapes that were measured by others only, and what they pad width and inner
+# width to (vLLM's mxfp4.py).
+BORROWED = {"marlin": (256, 128)}
 
 
 def expert_ns(tables: Tables, dtype: str, tokens: np.ndarray, hidden: int, inner: int, top_k: int, experts: int,
@@ -45,8 +47,9 @@ def _borrowed(tables: Tables, dtype: str, shape: tuple[int, int, int, int], tens
               tokens: np.ndarray) -> np.ndarray:  # fmt: skip
     """``[len(tokens)]``: what experts of this shape take by a kernel that was measured with another shape only.
 
-    With as many tokens for an expert, products and weights both go by number, width and inner width of the experts. It
-    is a least time: few tokens read the weights, which takes any kernel alike. Zeros where no shape has the kernel.
+    With as many tokens for an expert, products and weights both go by number, width and inner width of the experts, as
+    the kernel pads them. It is a least time: few tokens read the weights, which takes any kernel alike. Zeros where no
+    shape has the kernel.
     """
     for _, frame in tables.every("moe_perf"):
         found = frame[(frame["moe_ep_size"] == expert) & (frame["moe_tp_size"] == tensor)]
@@ -57,10 +60,18 @@ def _borrowed(tables: Tables, dtype: str, shape: tuple[int, int, int, int], tens
         hidden, inner, top_k, number = (int(found[name].iloc[0]) for name in SHAPE)
         found = found[np.logical_and.reduce([found[name] == found[name].iloc[0] for name in SHAPE])]
         tables.note(f"experts take no less than by {kernel}, measured with {number} of {hidden} x {inner}, top {top_k}")
-        share = shape[0] * shape[1] * shape[3] / (hidden * inner * number)
+        share = (
+            _padded(kernel, shape[0], shape[1] / tensor) * shape[3] / (_padded(kernel, hidden, inner / tensor) * number)
+        )
         alike = tokens * (shape[2] / shape[3]) / (top_k / number)
         return share * _curve(_of_skew(found), alike)
     return np.zeros(len(tokens))
+
+
+def _padded(kernel: str, hidden: int, inner: float) -> float:
+    """Weights of an expert on one device, with what the kernel pads them to."""
+    outer, within = BORROWED[kernel]
+    return float(np.ceil(hidden / outer) * outer * np.ceil(inner / within) * within)
 
 
 def _of_skew(rows: pd.DataFrame) -> pd.DataFrame:

@@ -67,8 +67,8 @@ class Gemms:
 
     Args:
         static_scales: products of an engine that quantises in the norm before, as TensorRT-LLM, are without the
-            quantiser that its tables hold: fp8 without what was measured apart, NVFP4 no slower than another engine's,
-            whose tables time them on inputs that are quantised already.
+            quantiser that its tables hold: fp8 without what was measured apart; NVFP4, where a norm is before, no
+            slower than another engine's, whose tables time them on inputs that are quantised already.
         dynamic_scales: an NVFP4 product of any other engine comes with a kernel that quantises its input.
         launches: products in blocks of fp8, which alone were timed outside a graph and hold their launches, take no
             longer than in bfloat16 with a quantiser before.
@@ -80,12 +80,12 @@ class Gemms:
         self.static_scales, self.dynamic_scales, self.launches = static_scales, dynamic_scales, launches
         self._made: dict[tuple[str, str], Gemm] = {}
 
-    def ns(self, dtype: str, tokens: np.ndarray, n: int, k: int) -> np.ndarray:
-        """As `Gemm.ns`, with or without what quantises its input."""
+    def ns(self, dtype: str, tokens: np.ndarray, n: int, k: int, normed: bool = False) -> np.ndarray:
+        """As `Gemm.ns`, with or without what quantises its input; `normed`: a norm comes right before."""
         time = self._bare(self.tables, dtype, tokens, n, k)
         if dtype == "fp8" and self.static_scales:
             time = np.maximum(time - self._quantiser(tokens, k), 0.5 * time)
-        if dtype == "nvfp4" and self.static_scales:
+        if dtype == "nvfp4" and self.static_scales and normed:
             for other in self._others:
                 time = np.minimum(time, self._bare(other, dtype, tokens, n, k))
         elif dtype == "nvfp4" and self.dynamic_scales:

@@ -14,7 +14,7 @@ from harness.operators.folder import Tables
 from tests.measured.made_up import write_tables
 
 TOKENS = np.array([1.0, 64.0, 4096.0])
-OWN, OTHER = (256, 128, 2, 8), (512, 256, 4, 32)  # hidden, inner, top k, experts
+OWN, OTHER = (200, 100, 2, 8), (512, 256, 4, 32)  # hidden, inner, top k, experts
 
 
 @pytest.fixture
@@ -31,7 +31,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_products_are_those_of_the_engines_kernel(folder: Path) -> None:
-    """A sixteenth of the other's weights; 2 of 8 experts for a token, where it has 4 of 32: twice its tokens."""
+    """A sixteenth of the other's weights, as Marlin pads 200 and 100 to 256 and 128, and twice its tokens: 2 of 8
+    experts for one, where it has 4 of 32.
+    """
     tables = Tables(folder, "made_up", "vllm")
     found = expert_ns(tables, "mxfp4", TOKENS, *OWN, 1, 1, "marlin")
     own = 10_000 + 10 * TOKENS
