@@ -20,12 +20,14 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 import harness.job
 import harness.report
+import harness.task
 from harness import sweep
 from harness.__main__ import main as harness_main
 
 from . import __doc__ as about
 
 SMALL = ("-m", "device=simulated", "workload.num_requests=6", "system=vllm,orca_max")
+ONE = "a job"
 EVERY = 50  # jobs between two looks at the memory
 
 
@@ -44,10 +46,10 @@ class Watch:
                 return function(*args, **more)
             finally:
                 self.spent[name] = self.spent.get(name, 0.0) + time.perf_counter() - begun
-                if name == "jobs":
+                if name == ONE:
                     self.jobs += 1
                     if self.jobs % EVERY == 0:
-                        self.memory.append((self.jobs, self.spent["jobs"], _resident()))
+                        self.memory.append((self.jobs, self.spent[ONE], _resident()))
 
         return timed
 
@@ -60,7 +62,8 @@ def _resident() -> float:
 def watched() -> Iterator[Watch]:
     watch = Watch()
     places = ((ConfigLoaderImpl, "load_sweep_config", "composition"), (sweep.Sweep, "plan", "plan"),
-              (sweep.Sweep, "_here", "jobs"), (harness.job, "replay", "replay"), (sweep, "report", "report"))  # fmt: skip
+              (sweep.Sweep, "_launch", "jobs"), (harness.task, "run_planned", ONE),
+              (harness.job, "replay", "replay"), (sweep, "report", "report"))  # fmt: skip
     kept = [(where, name, getattr(where, name)) for where, name, _ in places]
     for where, name, part in places:
         setattr(where, name, watch.around(part, getattr(where, name)))
@@ -127,12 +130,22 @@ def _write(out: Path, told: list[tuple[str, float, str]], watch: Watch) -> None:
         writer.writerow(["jobs", "spent_in_jobs_s", "resident_mib"])
         writer.writerows([jobs, f"{spent:.2f}", f"{memory:.1f}"] for jobs, spent, memory in watch.memory)
     rows = [f"| {name.strip()} | {value:,.1f} {unit} |" for name, value, unit in told]
-    text = ["# A sweep of many small jobs", "", "```bash", "python -m tests.load --jobs 2000 --out results/reference/load",
-            "```", "", f"`{' '.join(SMALL)}` with as many seeds as it takes, in one process on one core; jobs of 6 "
-            "requests. Composition is", "Hydra's own, once for each job; the rest is the harness.", "", "| | |", "|---|---|",
-            *rows, "", "`memory.csv` has the memory after every 50 jobs."]  # fmt: skip
+    text = [ABOUT, *rows, "", "`memory.csv` has the memory after every 50 jobs."]
     (out / "README.md").write_text("\n".join(text) + "\n", encoding="utf-8")
 
+
+ABOUT = f"""# A sweep of many small jobs
+
+```bash
+python -m tests.load --jobs 2000 --out results/reference/load
+```
+
+`{" ".join(SMALL)}`
+and as many seeds as it takes: jobs of 6 requests, in one process on one core. Composition is Hydra's own, once for each
+job; all else is the harness.
+
+| | |
+|---|---|"""
 
 if __name__ == "__main__":
     sys.exit(main())
