@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -143,9 +143,9 @@ class Sweep(Sweeper):
         cfg = self.context.config_loader.load_sweep_config(self.composed, list(overrides))
         with open_dict(cfg):
             cfg.hydra.job.num = cfg.hydra.job.id = number
-        HydraConfig.instance().cfg = cfg  # for interpolations that ask for it
+        HydraConfig.instance().cfg = cast(Any, cfg)  # for interpolations that ask for it
         name = str(cfg.hydra.sweep.subdir)
-        cfg = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+        cfg = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
         if number >= MAPPED and cfg.memory_map == "auto":
             cfg.memory_map = False
         if mistakes := check(cfg, asked_by(overrides)):
@@ -196,7 +196,7 @@ class Sweep(Sweeper):
         told = OmegaConf.masked_copy(self.composed, "hydra")
         OmegaConf.set_struct(told, False)
         OmegaConf.set_readonly(told.hydra, False)
-        before, HydraConfig.instance().cfg = HydraConfig.instance().cfg, told
+        before, HydraConfig.instance().cfg = HydraConfig.instance().cfg, cast(Any, told)
         try:
             for number, job in enumerate(jobs):
                 told.hydra.job.num = told.hydra.job.id = number
