@@ -42,7 +42,8 @@ COLUMNS: list[tuple[str, str, Callable[[object], str]]] = [
 SPREAD = ("mean", "p50", "p90", "p99")
 BOOKS = [("in use", "used"), ("held by finished", "finished_held"), ("reserved", "reserved"),
          ("over-reserved", "over_reserved"), ("rounding", "rounding"), ("cached", "cached"),
-         ("fragmented", "fragmented"), ("too short", "short"), ("free", "free")]  # fmt: skip
+         ("fragmented", "fragmented"), ("too short", "short"), ("free", "free"),
+         ("out of every window", "out_of_window"), ("padding", "padding"), ("states", "state")]  # fmt: skip
 JOB: list[tuple[str, str, list[tuple[str, str]]]] = [
     ("requests", "", [(name, name) for name in ("finished", "rejected", "unfinished", "failed")]),
     ("makespan", "s", [("", "duration_s")]),
