@@ -90,7 +90,7 @@ def nothing() -> pd.DataFrame:
 def pooled_steps(folder: Path, jobs: pd.DataFrame, per_job: int = STEPS_PER_JOB) -> pd.DataFrame:
     """The steps of all finished jobs that computed something, at most `per_job` of each (drawn at random, seed 0).
 
-    Adds `run` (the job's folder), `system`, `lanes` (live and idle ones) and `step_ms` (schedule, execute and complete).
+    Adds `run` (the job's folder), `system`, `lanes` (live and idle) and `step_ms` (schedule, execute and complete).
 
     Raises:
         HarnessError: no job finished, or they ran different models or devices.
