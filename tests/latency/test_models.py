@@ -89,7 +89,7 @@ def test_a_fit_keeps_the_total_of_noisy_steps() -> None:
 
 
 def test_too_few_steps_are_an_error() -> None:
-    with pytest.raises(HarnessError, match="at least 6 steps, there are 5"):
+    with pytest.raises(HarnessError, match="at least 7 steps, there are 5"):
         FittedLatency.fit(steps_of(TRUTH, 5))
 
 
