@@ -9,7 +9,7 @@ import aiohttp
 
 from harness.errors import HarnessError
 from harness.live.settings import Server
-from harness.mistakes import nearest
+from harness.naming.lookup import nearest
 
 # Where each engine, and no other, says its version: (engine, path, a key of the answer).
 VERSIONS = (

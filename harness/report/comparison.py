@@ -11,7 +11,7 @@ import pandas as pd
 
 from allocators.base import Books
 from harness.errors import HarnessError
-from harness.identity import short
+from harness.naming.identity import short
 from harness.report.naming import WHO, axes, name_rows
 from harness.report.rows import parse_overrides, read_rows
 

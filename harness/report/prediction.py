@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from harness.clock import Clock
-from harness.engine import Engine
 from harness.errors import HarnessError
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.summary import summarize
-from harness.replayer import Source, replay
+from harness.replay.clock import Clock
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.report.comparison import names, read_jobs, records
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.latency.fitted import names as feature_names
@@ -147,7 +147,7 @@ def _simulate(path: Path, job: dict[str, Any], build_scheduler: BuildScheduler, 
     """Output throughput of the job's requests under simulated steps; None when they can't be rebuilt."""
     from omegaconf import OmegaConf
 
-    from harness.build import settle_lanes
+    from harness.job.build import settle_lanes
 
     config: Any = OmegaConf.load(path / "config.yaml")
     requests = _requests(path, int(config.max_model_len))
@@ -188,7 +188,7 @@ def _requests(path: Path, max_model_len: int) -> list[Request]:
 
 def _default_builder() -> BuildScheduler:
     from harness import devices
-    from harness.build import build_scheduler
+    from harness.job.build import build_scheduler
 
     def builder(config: Any, capacity: int) -> Scheduler:
         return build_scheduler(config, capacity, layout=devices.layout_for(config))  # in whose unit the pool is counted
