@@ -26,11 +26,11 @@ IDLE: Mapping[str, Collection[str]] = {
 ITS_OWN = ("allocator", "reservation", "scheduler", "model", "kv_slots", "kv_bytes", "gpu_memory_utilization", "debug",
            "memory_map", "simulation")  # fmt: skip
 SENDS = ("harness.job.serve", "harness.tasks.capacity.find_capacity")
-NAMED = ("task", "seed", "repeat", "label", "figures")
+ANY = ("task", "seed", "repeat", "label", "figures", "patience_s")  # task looks at these
 ONLY: Mapping[str, Collection[str]] = {
-    "harness.tasks.paging_overhead.measure": (*NAMED, "model", "device", "overhead"),
-    "harness.tasks.claims.run_part": (*NAMED, "baseline", "figure", "part", "parts"),
-    "harness.validate.task.validate": (*NAMED, "validate"),
+    "harness.tasks.paging_overhead.measure": (*ANY, "model", "device", "overhead"),
+    "harness.tasks.claims.run_part": (*ANY, "baseline", "figure", "part", "parts"),
+    "harness.validate.task.validate": (*ANY, "validate"),
 }
 
 

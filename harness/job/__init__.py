@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from harness.config import asked_by, settle, without_effect
+from harness.config import asked_by, check, without_effect
 from harness.console.signals import interrupt_in
 from harness.devices import clock_name, is_elsewhere, open_device
 from harness.environment import environment
@@ -22,6 +22,7 @@ from harness.errors import HarnessError
 from harness.exports import export
 from harness.files import write_json, write_text
 from harness.job.build import build_scheduler, settle_lanes
+from harness.job.patience import patience
 from harness.job.served import recorder_of, row_of, write_tables
 from harness.naming.labels import names
 from harness.naming.lookup import locate
@@ -44,13 +45,13 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
     one that does not say "finished", is none of a finished job.
 
     Args:
-        cfg: the whole configuration.
+        cfg: the whole configuration; its values become as the program takes them.
         folder: where to write; created if needed.
         overrides: what was set on the command line, for the record.
         progress: called with the number of requests; gives what is called with (requests over, tokens) at each step.
     """
     asked = asked_by(overrides)
-    cfg, mistakes = settle(cfg, asked)
+    mistakes = check(cfg, asked)
     row: dict[str, Any] = {**names(cfg), "status": "finished", "error": None, "overrides": list(overrides)}
     row |= {"repeat": cfg.repeat, "seed": cfg.seed, "workload": workload_name(cfg.workload)}
     facts = environment()
@@ -61,7 +62,8 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
         write_text(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
         if mistakes:
             raise HarnessError("\n".join(mistakes))
-        row |= locate(cfg.task, "task")(cfg, folder, asked, facts, progress)
+        with patience(cfg.get("patience_s")):  # plans of earlier versions have no such key
+            row |= locate(cfg.task, "task")(cfg, folder, asked, facts, progress)
         if interrupt := row.pop("interrupt", None):  # of a task that tells what there is all the same
             raise interrupt
         row["warnings"] = [*without_effect(cfg, asked), *row.get("warnings", [])]
