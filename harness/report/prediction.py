@@ -39,7 +39,7 @@ class StepTimes(NamedTuple):
     Attributes:
         latency: the model of whole steps (schedule and complete included), fitted to four fifths of all of them.
         held_back_pct: median |relative error| of its step times on the other fifth, in percent.
-        drift: what of it is not the model's fault, since the machine changed its pace (`harness.tasks.drift.spread_of`).
+        drift: what of it is not the model's fault, since the machine changed pace (`harness.tasks.drift.spread_of`).
         base_ms, per_sequence_ms, per_context_us: T(batch) of a step that only decodes, in ms, ms per lane and µs per
             token of context that its lanes look back to; of lanes the straight line from the first knot to the last.
         steps: how many steps were looked at.
