@@ -5,6 +5,7 @@ Made by `harness.layout` from a model's config, dtype and parallelism; here are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal, NamedTuple
@@ -165,6 +166,22 @@ class KVLayout:
             for group in self.groups
         )
         return replace(self, groups=tuple(groups))
+
+
+def buffers_of(groups: Sequence[LayerGroup]) -> tuple[int, int]:
+    """(bytes of K of one token in one layer, buffers: K and V of every layer), for what maps memory in each of them.
+
+    Raises:
+        ValueError: tokens take different bytes in different buffers.
+    """
+    widths = {
+        (group.heads * group.key_width * group.element_bytes, group.value_width in (0, group.key_width))
+        for group in groups
+    }
+    size, alike = widths.pop()
+    if widths or not alike or any(group.states for group in groups):
+        raise ValueError("what maps memory buffer by buffer needs K and V of one width in all layers")
+    return size, sum([len(group.layers) * group.tensors for group in groups])
 
 
 def _kept(alike: list[LayerGroup], size: int) -> Kept:

@@ -60,12 +60,14 @@ class Recount:
         """The first cell of each of these tokens: where the kernels will look for it."""
         row, grid = self.allocator.group_tables[group][holder.row], self.allocator.grids[group]
         size = self.kept[group].token_units
+        if grid.ring:
+            tokens = tokens % grid.ring
         if grid.block_size:
             blocks = row[tokens // grid.block_size].astype(np.int64)
             at = grid.origin + blocks * grid.stride + tokens % grid.block_size * size
             at[blocks < 0] = -1
             return at // self.cell
-        return (grid.origin + (row[0] + (tokens % grid.ring if grid.ring else tokens)) * size) // self.cell
+        return (grid.origin + (row[0] + tokens) * size) // self.cell
 
     def codes(self, holder: Holder, group: int) -> np.ndarray:
         """The column of each cell that a sequence holds for a group, as if nobody else held it."""

@@ -101,7 +101,7 @@ def as_yaml(latency: FittedLatency, model: str, facts: dict[str, Any], steps: in
               "knots": list(latency.knots)}  # fmt: skip
     about = f"{model} on {facts['device']}, {steps:,} steps, threads {facts.get('threads')}, {facts.get('platform')}"
     return (
-        f"# Step time measured by experiment=calibrate: {about}\n"
+        f"# Step times of {about}\n"
         f"# median |error| {error['median_pct']:.1f} % on held-back steps (90th percentile {error['p90_pct']:.1f} %)\n"
         f"# coefficients in ns: {', '.join(names(latency.knots))}\n"
     ) + yaml.safe_dump(values, sort_keys=False)

@@ -25,6 +25,7 @@ from harness.exports import export
 from harness.files import write_json, write_text
 from harness.labels import names
 from harness.names import workload_name
+from harness.patience import patience
 from harness.replayer import Source, replay
 from harness.served import recorder_of, row_of, write_tables
 from harness.signals import interrupt_in
@@ -60,7 +61,8 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
         write_text(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
         if mistakes:
             raise HarnessError("\n".join(mistakes))
-        row |= locate(cfg.task, "task")(cfg, folder, asked, facts, progress)
+        with patience(cfg.get("patience_s")):  # plans of earlier versions have no such key
+            row |= locate(cfg.task, "task")(cfg, folder, asked, facts, progress)
         if interrupt := row.pop("interrupt", None):  # of a task that tells what there is all the same
             raise interrupt
         row["warnings"] = [*without_effect(cfg, asked), *row.get("warnings", [])]

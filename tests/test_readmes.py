@@ -51,7 +51,7 @@ def test_the_readme_fits_one_sitting() -> None:
 
 # ---- those that run in seconds are run, the others are `slow`; servers and the compiler have tests of their own ---
 
-ELSEWHERE = ("server.url", "experiment=validate", "experiment=calibrate")
+ELSEWHERE = ("server.url", "experiment=validate", "experiment=calibrate", "hydra/launcher", "resume")
 QUICK = ("inspect FILE", "device=simulated system=vllm", "-m device=simulated system=orca_max,vllm")
 FEW = "workload.num_requests=6"
 RUN = [pytest.param(words, marks=() if words in QUICK else pytest.mark.slow) for words in commands()

@@ -26,10 +26,11 @@ IDLE: Mapping[str, Collection[str]] = {
 ITS_OWN = ("allocator", "reservation", "scheduler", "model", "kv_slots", "kv_bytes", "gpu_memory_utilization", "debug",
            "memory_map", "simulation")  # fmt: skip
 SENDS = ("harness.job.serve", "harness.capacity.find_capacity")
+ANY = ("task", "seed", "repeat", "label", "figures", "patience_s")  # task looks at these
 ONLY: Mapping[str, Collection[str]] = {
-    "harness.paging_overhead.measure": ("task", "seed", "repeat", "label", "figures", "model", "device", "overhead"),
-    "harness.claims.run_part": ("task", "seed", "repeat", "label", "baseline", "figure", "figures", "part", "parts"),
-    "harness.validate.task.validate": ("task", "seed", "repeat", "label", "figures", "validate"),
+    "harness.paging_overhead.measure": (*ANY, "model", "device", "overhead"),
+    "harness.claims.run_part": (*ANY, "baseline", "figure", "part", "parts"),
+    "harness.validate.task.validate": (*ANY, "validate"),
 }
 
 

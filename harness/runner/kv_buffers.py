@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allocators.layout import KVLayout
+from allocators.layout import KVLayout, buffers_of
 from harness.errors import HarnessError
 
 
@@ -12,9 +12,8 @@ def kv_buffers(layout: KVLayout) -> dict[str, int]:
     Raises:
         HarnessError: tokens take different bytes in different buffers.
     """
-    widths = {(group.heads * group.key_width * group.element_bytes, group.value_width in (0, group.key_width))
-              for group in layout.groups}  # fmt: skip
-    size, alike = widths.pop()
-    if widths or not alike or layout.state_bytes:
-        raise HarnessError("an allocator that maps memory buffer by buffer needs K and V of one width in all layers")
-    return {"token_bytes": size, "buffers": sum(len(group.layers) * group.tensors for group in layout.groups)}
+    try:
+        size, buffers = buffers_of(layout.groups)
+    except ValueError as error:
+        raise HarnessError(f"an allocator that maps memory: {error}") from None
+    return {"token_bytes": size, "buffers": buffers}

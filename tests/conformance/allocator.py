@@ -81,10 +81,12 @@ class Device:
     def _addresses(self, holder: Holder, group: int, first: int, end: int) -> np.ndarray:
         at, row, grid = np.arange(first, end), self.tables[group][holder.row], self.allocator.grids[group]
         size = list(self._kept)[group].token_units
+        if grid.ring:
+            at = at % grid.ring
         if grid.block_size:
             blocks = row[at // grid.block_size]
             return np.where(blocks < 0, -1, grid.origin + blocks * grid.stride + at % grid.block_size * size)
-        return grid.origin + (row[0] + (at % grid.ring if grid.ring else at)) * size
+        return grid.origin + (row[0] + at) * size
 
 
 class Churned(NamedTuple):

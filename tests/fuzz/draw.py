@@ -21,9 +21,13 @@ VALUES: dict[str, list[object]] = {  # of keys that an allocator or a scheduler 
     "reserved": [0.0, 0.03, 0.2], "samples": [1, 5], "window": [1, 3, 1000], "initial_output_len": [1, 16, 512],
     "max_wait_s": [0.0, 3e-6], "compute_finished": ["true", "false"], "bucket_by": ["prompt", "output"],
     "long_prefill_token_threshold": [0, 3], "scheduler_reserve_full_isl": ["true", "false"],
-    "version": ["0.33", "0.19"],
+    "version": ["0.33", "0.19"], "placement": ["slab", "first_fit", "best_fit", "buddy"],
+    "piece_tokens": [8, 30, 100, 2560], "window_ratio": [0.1, 0.5, 0.8, 1.0], "state_ratio": [0.3, 0.9],
+    "retention_interval": [0, 4, 32, "null"], "hybrid": ["true", "true", "false"], "export_states": ["true", "false"],
+    "match_unit": [0, 0, 0, 2],
 }  # fmt: skip
 NO_PROMISE = ("dual_pool", "jenga", "radix", "vllm_hybrid")
+BY_LAYER = ("dual_pool", "jenga", "split", "vllm_hybrid")  # that know layouts: half of their cases have one
 LATENCIES = ("fitted", "fitted", "constant", "roofline")
 GAPS = ((0,), (0, 700, 3_000), (0, 700, 5_000, 100_000))  # ns; a step takes some 1,000
 
@@ -47,7 +51,7 @@ def draw(seed: int, number: int) -> Case:
     keys["reservation"] = r.choice([*["on_demand"] * 4, *members("reservation")])
     if keys["scheduler"] == "vllm_v1" and r.random() < 0.4:
         keys["simulation.async_scheduling"] = "true"
-    if r.random() < 0.25:
+    if r.random() < (0.6 if keys["allocator"] in BY_LAYER else 0.25):
         keys["layout"] = r.choice(sorted(LAYOUTS))
     keys["latency"] = r.choice(LATENCIES)
     if r.random() < 0.3:
@@ -66,11 +70,14 @@ def _agree(keys: dict[str, object], r: random.Random) -> None:
     if keys["allocator"] == "contiguous" and slab:
         keys.pop("allocator.growth", None)
         keys.pop("allocator.compaction", None)
-    grows = keys["allocator"] not in ("buddy", "contiguous") or keys.get("allocator.growth", 0) != 0
+    grows = keys["allocator"] not in ("buddy", "contiguous", "split") or keys.get("allocator.growth", 0) != 0
     if keys["reservation"] == "on_demand" and not grows:
         keys["reservation"] = r.choice(["exact", "pow2", "max_tokens", "max_model_len"])
     if keys["allocator"] in NO_PROMISE:
         keys["reservation"] = "on_demand"
+    if keys["allocator"] == "split":  # a ring has room for a step's tokens
+        keys["allocator.piece_tokens"] = r.choice([100, 2560])
+        keys["scheduler.max_num_batched_tokens"] = r.choice([30, 100])
     if "preemption" in keys_of("scheduler", str(keys["scheduler"])):
         swaps = keys["allocator"] == "paged" and r.random() < 0.8
         keys["scheduler.preemption"] = "swap" if swaps else "recompute"

@@ -22,13 +22,13 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not URL, reason="needs a server: KVLAB_SERVER=http://localhost:8000"),
 ]
-COUNT, PROMPT, TOKENS = 8, 48, 12
+COUNT, PREFIX, PROMPT, TOKENS = 8, 256, 48, 12  # a block of vLLM on a CPU has 128 tokens
 
 
 def test_every_request_is_served_with_the_tokens_that_were_asked_for(tmp_path: Path) -> None:
     overrides = ["device=server", f"server.url={URL}", "workload=fixed", f"workload.prompt.value={PROMPT}",
                  f"workload.output.value={TOKENS}", f"workload.num_requests={COUNT}", "workload.rate=4",
-                 "workload.shared_prefix=32"]  # fmt: skip
+                 f"workload.shared_prefix={PREFIX}"]  # fmt: skip
     row = run_job(composed(overrides), tmp_path, overrides)
     assert row["status"] == "finished", row["error"]
     table = pd.read_csv(tmp_path / "requests.csv")
@@ -39,7 +39,7 @@ def test_every_request_is_served_with_the_tokens_that_were_asked_for(tmp_path: P
     assert (pieces.groupby("request").size() == TOKENS).all(), "an event for each token"
     engine = pd.read_csv(tmp_path / "engine.csv")
     assert engine["output_tokens"].iloc[-1] == COUNT * TOKENS
-    assert engine["prompt_tokens"].iloc[-1] == COUNT * (PROMPT + 32)
+    assert engine["prompt_tokens"].iloc[-1] == COUNT * (PREFIX + PROMPT)
     assert row["prefix_hit_pct"] > 0
     assert len(client_steps(tmp_path)) >= 0.8 * engine["steps"].iloc[-1], "all but the first after each pause"
     assert row["capacity"] > 0

@@ -21,6 +21,7 @@ SYSTEMS = {
     "jenga": ["model=gemma3_12b", "scheduler=vllm_v1", "allocator=jenga"],
     "dual pool": ["model=jamba_mini", "allocator=dual_pool"],
     "rings": ["model=gemma3_12b", "allocator=split", "reservation=exact"],
+    "virtual rings": ["model=gemma3_12b", "allocator=split", "allocator.placement=virtual"],
 }
 
 

@@ -43,7 +43,8 @@ PLUGINS = [
         "(Hopper)"),
     Key("allocator.window_ratio", Number(above=0), "tokens of a window's pool for each token of the full layers'"),
     Key("allocator.state_ratio", Number(above=0), "bytes of the states' pool for each byte of the others"),
-    Key("allocator.placement", Choice("slab", "first_fit", "best_fit", "buddy"), "where a group's extents lie"),
+    Key("allocator.placement", Choice("slab", "first_fit", "best_fit", "buddy", "virtual"),
+        "where a group's extents lie"),
     Key("allocator.piece_tokens", SIZE, "tokens that a ring has room for beside its window", "tokens"),
     Key("allocator.shares", Table(Number(above=0), "a mapping of their names"), "part of the memory of each group; "
         "null = as the longest sequence needs", null=True),

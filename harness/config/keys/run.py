@@ -78,6 +78,8 @@ RUN = [
     Key("memory_map", Either(Choice("auto"), Switch()), "note where every request lies in the pool: at every step, or "
         "(`auto`) at 150 to 300 moments, of the first 24 jobs of a sweep", needed=True),
     Key("debug", Switch(), "check every call of the allocator", needed=True),
+    Key("patience_s", Number(above=0), "how long one call of an allocator, a scheduler, an order, a router or a "
+        "latency model may take before its job fails, as one that loops; null = for ever", "s", null=True),
     Key("baseline", Text(), "the system that ratios are against; null = the first one", null=True),
     Key("label", Text(), "a name for the row; null = from the configuration", null=True, needed=True),
     Key("figure", Named(figures), "what the report of a sweep draws; null = what fits any sweep", null=True),
