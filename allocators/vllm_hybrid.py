@@ -138,7 +138,7 @@ class VllmHybrid(Allocator):
                 if sum(self._wanted(end, start, False)) > room:
                     return False
                 start = end
-        last = range(tokens, max(prompt, tokens - max([spec.block_size for spec in self.specs])), -1)
+        last = range(tokens, max(prompt - 1, tokens - max([spec.block_size for spec in self.specs])), -1)
         return all(sum(self._wanted(end, end - 1, False)) <= room for end in last)
 
     def _wanted(self, end: int, start: int, gate: bool) -> list[int]:

@@ -16,7 +16,7 @@ from harness.installation import EXPERIMENTS
 
 ROOT = str(EXPERIMENTS.parent)
 LEFT_OUT = ("seed", "repeat", "repeats", "label", "baseline", "figure", "figures", "memory_map", "exports", "tables",
-            "hydra")  # fmt: skip
+            "patience_s", "hydra")  # fmt: skip
 ABSENT = object()
 
 

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.build import build_scheduler, locate, settle_lanes
 from harness.clock import CLOCKS
-from harness.config import asked_by, settle, without_effect
+from harness.config import asked_by, check, without_effect
 from harness.devices import clock_name, is_elsewhere, open_device
 from harness.engine import Engine
 from harness.environment import environment
@@ -44,13 +44,13 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
     one that does not say "finished", is none of a finished job.
 
     Args:
-        cfg: the whole configuration.
+        cfg: the whole configuration; its values become as the program takes them.
         folder: where to write; created if needed.
         overrides: what was set on the command line, for the record.
         progress: called with the number of requests; gives what is called with (requests over, tokens) at each step.
     """
     asked = asked_by(overrides)
-    cfg, mistakes = settle(cfg, asked)
+    mistakes = check(cfg, asked)
     row: dict[str, Any] = {**names(cfg), "status": "finished", "error": None, "overrides": list(overrides)}
     row |= {"repeat": cfg.repeat, "seed": cfg.seed, "workload": workload_name(cfg.workload)}
     facts = environment()

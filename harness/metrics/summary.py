@@ -191,8 +191,9 @@ def told_limits(table: pd.DataFrame, slo_ms: dict[str, float]) -> str:
 def _spread(values: pd.Series) -> dict[str, float | None]:
     """Mean and percentiles (linear, as numpy and vLLM do), of what is there."""
     there = values.dropna()
+    found = there.quantile([p / 100 for p in PERCENTILES]) if len(there) else [None] * len(PERCENTILES)
     spread = {"mean": _number(there.mean())}
-    return spread | {f"p{p}": _number(there.quantile(p / 100)) if len(there) else None for p in PERCENTILES}
+    return spread | {f"p{p}": _number(value) for p, value in zip(PERCENTILES, found, strict=True)}
 
 
 def _time(totals: Totals, name: str) -> float:

@@ -1,4 +1,5 @@
-"""What tensor-parallel devices tell each other, where the kernel tables don't hold it: two all-reduces a layer.
+"""What devices tell each other, where the kernel tables don't hold it: two all-reduces a layer between those that share
+it, a gather before and a scatter behind the experts between engines side by side.
 
 A curve belongs to a machine: two servers with the same GPU differ by a factor of two, by how their GPUs are connected.
 So every report names the one that was taken.
@@ -7,11 +8,12 @@ So every report names the one that was taken.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from harness.errors import HarnessError
 from harness.files import read_csv
@@ -28,36 +30,59 @@ HIDDEN = {"llama-3.1-8b": 4096, "llama-3.1-70b": 8192, "llama-3.3-70b": 8192, "q
 IN_META = ("hf_overrides", "hf_config", "hf_text_config", "config")
 
 
-class AllReduce(NamedTuple):
-    """A curve.
+Times = Callable[[float], float]  # elements of 2 bytes → µs
+
+
+class Collectives(NamedTuple):
+    """What a machine's devices take.
 
     Attributes:
-        name: whose it is, for people.
-        rows: (`all_reduce`, tokens, µs), as the dense kernels' table has them.
+        name, said: whose it is, in few words and in all.
+        rows: (`all_reduce`, tokens, µs) of those that share a layer, as the dense kernels' table has them.
+        gather, scatter: of all that share the experts, by the elements that there are of all of them together.
     """
 
     name: str
+    said: str
     rows: list[tuple[str, float, float]]
+    gather: Times
+    scatter: Times
 
 
-def all_reduces(given: str | None, engine: Engine, folder: Path, tables: Mapping[str, Any]) -> list[AllReduce]:
-    """The curves to predict with: the one asked for first; of a file, the ring beside it. Empty if none was asked for.
+NONE = Collectives("", "", [], lambda elements: 0.0, lambda elements: 0.0)
+
+
+def collectives_of(given: str | None, engine: Engine, hidden: int | None) -> list[Collectives]:
+    """Those to predict with: the one asked for first; of a file, the ring beside it. Empty if none was asked for.
 
     Args:
         given: `ring`, or a file of measured collectives (columns source, op, backend, gpus, elements, time_us).
+        hidden: width of the model; None = its devices say nothing to each other.
 
     Raises:
-        HarnessError: a file that can't be read or has no such curve, or a hidden size that nobody says.
+        HarnessError: a file that can't be read, or has no such curve.
     """
-    devices = engine["tensor_parallel"]
-    if given is None or devices == 1:
+    if given is None or hidden is None:
         return []
-    elements = TOKENS * hidden_size(engine, folder, tables)
-    ring = ring_ns(2 * elements, devices, **RING) / 1e3
-    curves = [AllReduce("ring of 16 GiB/s and 20 µs", _rows(ring))]
+    curves = [_ring(engine, hidden)]
     if given != "ring":
-        curves.insert(0, _measured(Path(given), engine, devices, elements))
+        curves.insert(0, _measured(Path(given), engine, hidden))
     return curves
+
+
+def _ring(engine: Engine, hidden: int) -> Collectives:
+    """All-reduces as `ring_ns` says; a gather sends each other device's share, a scatter adds it up besides."""
+    share, devices = engine["tensor_parallel"], engine["tensor_parallel"] * engine["data_parallel"]
+    others, link, latency = devices - 1, RING["bytes_per_ns"], RING["latency_ns"]
+
+    def gather(elements: float) -> float:
+        return others * (latency + 2 * elements / devices / link) / 1e3
+
+    def scatter(elements: float) -> float:
+        return gather(elements) + others * 3 * 2 * elements / devices / RING["memory"] / 1e3
+
+    rows = _rows(ring_ns(2 * TOKENS * hidden, share, **RING) / 1e3) if share > 1 else []
+    return Collectives("ring", "ring of 16 GiB/s and 20 µs a message, set by hand", rows, gather, scatter)
 
 
 def hidden_size(engine: Engine, folder: Path, tables: Mapping[str, Any]) -> int:
@@ -78,9 +103,28 @@ def hidden_size(engine: Engine, folder: Path, tables: Mapping[str, Any]) -> int:
                        "beside the tables")  # fmt: skip
 
 
-def _measured(path: Path, engine: Engine, devices: int, elements: np.ndarray) -> AllReduce:
-    """The engine's own all-reduce of its own version, inside a CUDA graph unless it ran eagerly; else NCCL's."""
+def _measured(path: Path, engine: Engine, hidden: int) -> Collectives:
+    """The engine's own all-reduce of its own version, inside a CUDA graph unless it ran eagerly, else NCCL's; NCCL's
+    gather and scatter.
+    """
     table = read_csv(path, "validate.collectives", COLUMNS)
+    share, devices = engine["tensor_parallel"], engine["tensor_parallel"] * engine["data_parallel"]
+    names, said, rows = [], [], []
+    if share > 1:
+        chosen = _all_reduce(table, path, engine)
+        names.append(str(chosen["source"].iloc[0]))
+        said.append(f"{share} devices: all_reduce of {chosen['source'].iloc[0]}, {chosen['backend'].iloc[0]}")
+        rows = _rows(line(chosen["elements"], chosen["time_us"], TOKENS * hidden))
+    gather, scatter = NONE.gather, NONE.scatter
+    if engine["data_parallel"] > 1:
+        gather, scatter = (_nccl(table, path, name, devices) for name in ("all_gather", "reduce_scatter"))
+        names.append("NCCL")
+        said.append(f"{devices} devices: all_gather and reduce_scatter of NCCL")
+    return Collectives(" and ".join(names), "; ".join(said), rows, gather, scatter)
+
+
+def _all_reduce(table: pd.DataFrame, path: Path, engine: Engine) -> pd.DataFrame:
+    devices = engine["tensor_parallel"]
     rows = table[(table["op"] == "all_reduce") & (table["gpus"] == devices)]
     eager = bool(place(engine.meta, "resolved_config.model_config.enforce_eager")
                  or place(engine.meta, "engine_kwargs.enforce_eager"))  # fmt: skip
@@ -91,11 +135,19 @@ def _measured(path: Path, engine: Engine, devices: int, elements: np.ndarray) ->
     if not len(chosen):
         raise HarnessError(f"validate.collectives={path} has no all_reduce of {devices} devices by vLLM "
                            f"{engine['vllm_version']} or NCCL")  # fmt: skip
-    name = f"{path.name}: {chosen['source'].iloc[0]}, {chosen['backend'].iloc[0]}, {devices} devices"
-    return AllReduce(name, _rows(line(chosen["elements"], chosen["time_us"], elements)))
+    return chosen
+
+
+def _nccl(table: pd.DataFrame, path: Path, name: str, devices: int) -> Times:
+    rows = table[(table["op"] == name) & (table["gpus"] == devices) & (table["backend"] == "nccl")]
+    if not len(rows):
+        raise HarnessError(f"validate.collectives={path} has no {name} of {devices} devices by NCCL")
+    at, times = rows["elements"].to_numpy(), rows["time_us"].to_numpy()
+    return lambda elements: float(line(at, times, np.array([elements]))[0])
 
 
 def _rows(times: np.ndarray) -> list[tuple[str, float, float]]:
+    """As rows of the dense kernels, which come twice a layer."""
     return [("all_reduce", float(tokens), float(time)) for tokens, time in zip(TOKENS, times, strict=True)]
 
 

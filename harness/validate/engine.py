@@ -78,6 +78,8 @@ WANTED = {
                                     "tensor_parallel_size"), lambda v: 1, "vLLM's default"),
     "data_parallel": Wanted(int, (f"{PARALLEL}.data_parallel_size", "engine_kwargs.data_parallel_size"),
                             lambda v: 1, "vLLM's default"),
+    "expert_parallel": Wanted(bool, (f"{PARALLEL}.enable_expert_parallel", "engine_kwargs.enable_expert_parallel"),
+                              lambda v: False, "vLLM's default"),
     "pipeline_parallel": Wanted(int, (f"{PARALLEL}.pipeline_parallel_size", "engine_kwargs.pipeline_parallel_size"),
                                 lambda v: 1, "vLLM's default"),
 }  # fmt: skip
@@ -132,18 +134,31 @@ def read_engine(measured: Path, given: Mapping[str, Any], profile_meta: Mapping[
     settings = {"vllm_version": _version(path, meta, given, profile_meta)}
     version = version_pair(settings["vllm_version"].value)
     for name, wanted in WANTED.items():
+        if name == "expert_parallel":
+            devices = settings["tensor_parallel"].value * settings["data_parallel"].value
+            given = {**given, name: _as_switch(given.get(name), devices)}
         settings[name] = _setting(name, wanted, path, meta, given, version)
     engine = Engine(settings, meta, path)
-    for name, what in (("data_parallel", "engines side by side"), ("pipeline_parallel", "pipeline stages")):
-        if engine[name] != 1:
-            raise HarnessError(f"{engine.settings[name].source}: the run had {engine[name]} {what}; one engine without "
-                               "them is simulated")  # fmt: skip
+    if engine["pipeline_parallel"] != 1:
+        raise HarnessError(f"{engine.settings['pipeline_parallel'].source}: the run had {engine['pipeline_parallel']} "
+                           "pipeline stages, which are not simulated")  # fmt: skip
     if place(meta, "resolved_config.speculative_config") or place(meta, "engine_kwargs.speculative_config"):
         raise HarnessError(f"{path}: the run decoded speculatively, which is not simulated")
-    for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_gpu_blocks", "tensor_parallel"):
+    for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_gpu_blocks", "tensor_parallel",
+                 "data_parallel"):  # fmt: skip
         if engine[name] is not None and engine[name] < 1 + (name == "num_gpu_blocks"):
             raise HarnessError(f"{name} = {engine[name]} ({engine.settings[name].source}) is no size")
     return engine
+
+
+def _as_switch(degree: Any, devices: int) -> Any:
+    """vLLM's switch for a degree of expert parallelism: it is that of all devices, or 1."""
+    if type(degree) is not int:
+        return degree
+    if degree not in (1, devices):
+        raise HarnessError(f"validate.expert_parallel={degree}: vLLM shares the experts among all {devices} devices of "
+                           f"tensor_parallel x data_parallel, or not at all: true, false or {devices}")  # fmt: skip
+    return degree > 1
 
 
 def _version(path: Path | None, meta: Mapping[str, Any], given: Mapping[str, Any],

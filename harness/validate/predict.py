@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -19,11 +19,15 @@ from harness.errors import HarnessError
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.replayer import Source, replay
+from harness.runner.latency.base import Latency
 from harness.runner.latency.table import TableLatency
 from harness.runner.simulated import SimulatedModelRunner
 from harness.validate.engine import NULL_BLOCK, Engine
+from harness.validate.experts import THEIRS
+from harness.validate.lockstep import Lockstep, LockstepLatency
 from harness.validate.measured import Measured
 from harness.workload import Workload
+from schedulers.base import Scheduler
 
 METRICS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2E": "e2e_ms"}
 PERCENTILES = (50, 90, 95, 99)
@@ -38,23 +42,25 @@ class Variant(NamedTuple):
     prefix: bool
     ahead: bool
     collectives: str = ""
+    sizes: str = ""
 
     @property
     def label(self) -> str:
         on = {True: "on", False: "off"}
-        return f"skew {on[self.skew]}, prefix {on[self.prefix]}, {'a' if self.ahead else ''}synchronous" + (
-            f", all-reduce by {self.collectives}" if self.collectives else ""
-        )
+        said = f"skew {on[self.skew]}, prefix {on[self.prefix]}, {'a' if self.ahead else ''}synchronous"
+        said += f", {self.collectives}" if self.collectives else ""
+        return said + (f", {self.sizes}" if self.sizes else "")
 
 
-def variants(headline: Variant, has_skew: bool, collectives: list[str] | None = None) -> list[Variant]:
-    """The headline first, every other combination that the tables allow, and the headline with other collectives."""
-    others = [headline._replace(collectives=name) for name in (collectives or [])[1:]]
-    every = (
-        Variant(*one, headline.collectives)
-        for one in product((True, False) if has_skew else (False,), (True, False), (True, False))
-    )
-    return [headline, *(one for one in every if one != headline), *others]
+def variants(headline: Variant, has_skew: bool, collectives: list[str], sizes: list[str]) -> list[Variant]:
+    """The headline first, every other combination that the tables allow, and the headline with other collectives and
+    other sizes of what is exchanged.
+    """
+    every = (headline._replace(skew=skew, prefix=prefix, ahead=ahead) for skew, prefix, ahead in
+             product((True, False) if has_skew else (False,), (True, False), (True, False)))  # fmt: skip
+    others = (headline._replace(collectives=name, sizes=size) for name, size in
+              product(collectives or [""], sizes or [""]))  # fmt: skip
+    return list(dict.fromkeys([headline, *every, *others]))
 
 
 class Prediction(NamedTuple):
@@ -95,9 +101,15 @@ def predict(measured: Measured, engine: Engine, latency: TableLatency, variant: 
                       "scheduler_reserve_full_isl": engine["reserve_full_isl"]},
     }  # fmt: skip
     capacity = (engine["num_gpu_blocks"] - NULL_BLOCK) * engine["block_size"]
-    scheduler = build_scheduler(OmegaConf.merge(cfg, changed), capacity)  # type: ignore[arg-type]
-    latency_runner, recorder, requests = SimulatedModelRunner(latency), Recorder(steps, keep=False), measured.requests()
-    alone = harness.engine.Engine(scheduler, latency_runner, recorder, depth=2 if variant.ahead else 1)
+    engines = [build_scheduler(OmegaConf.merge(cfg, changed), capacity)  # type: ignore[arg-type]
+               for _ in range(engine["data_parallel"])]  # fmt: skip
+    scheduler, times = engines[0], cast(Latency, latency)
+    if len(engines) > 1:
+        together = Lockstep(engines)
+        scheduler = cast(Scheduler, together)
+        times = LockstepLatency(latency, together, padded=variant.sizes == THEIRS)
+    runner, recorder, requests = SimulatedModelRunner(times), Recorder(steps, keep=False), measured.requests()
+    alone = harness.engine.Engine(scheduler, runner, recorder, depth=2 if variant.ahead else 1)
     replay(Source(Workload(requests)), [alone], Clock(), on_progress=on_progress)
     for number, reason in recorder.rejections.items():
         name = measured.table["request_id"].iloc[number]

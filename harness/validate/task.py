@@ -12,11 +12,13 @@ from omegaconf import DictConfig, OmegaConf
 from harness.errors import HarnessError
 from harness.files import write_table
 from harness.report.validation import Validation, report
+from harness.runner.latency.experts import Experts
 from harness.runner.latency.skew import skew_enabled
 from harness.runner.latency.table import TableLatency
 from harness.runner.latency.table_files import read_meta
-from harness.validate.collectives import AllReduce, all_reduces
+from harness.validate.collectives import NONE, Collectives, collectives_of, hidden_size
 from harness.validate.engine import NULL_BLOCK, Engine, Setting, read_engine
+from harness.validate.experts import SIZES, expert_block
 from harness.validate.measured import Measured, read_measured
 from harness.validate.predict import (
     Prediction,
@@ -65,29 +67,34 @@ def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, An
     layers = layers_of(given["layers"], engine, tables, meta)
     _decide(engine, measured)
     wanted = _skew(given["skew"], meta)
-    curves = all_reduces(given["collectives"], engine, tables, meta)
-    names = [curve.name for curve in curves]
-    headline = Variant(wanted.value, engine["enable_prefix_caching"], engine["async_scheduling"], "".join(names[:1]))
-    latencies = {(headline.skew, curve.name): _load(tables, layers.value, headline.skew, engine, curve)
-                 for curve in curves or [AllReduce("", [])]}  # fmt: skip
-    if any((tables / f"skew_fit.csv{end}").is_file() for end in ("", ".gz")):
-        other = _load(tables, layers.value, not headline.skew, engine, curves[0] if curves else AllReduce("", []))
-        latencies[not headline.skew, headline.collectives] = other
+    experts = Experts.load(tables)
+    told = _told(engine, experts, tables)
+    hidden = hidden_size(engine, tables, meta) if told and (given["collectives"] or experts) else None
+    curves = collectives_of(given["collectives"], engine, hidden)
+    sizes = list(SIZES) if experts and engine["tensor_parallel"] * engine["data_parallel"] > 1 else []
+    headline = Variant(wanted.value, engine["enable_prefix_caching"], engine["async_scheduling"],
+                       *(names[0] if names else "" for names in ([curve.name for curve in curves], sizes)))  # fmt: skip
+    has_skew = any((tables / f"skew_fit.csv{end}").is_file() for end in ("", ".gz"))
+    wanted_variants = variants(headline, has_skew, [curve.name for curve in curves], sizes)
+    keys = {(one.skew, one.collectives, one.sizes) for one in wanted_variants}
+    loaded = {key: _load(tables, layers.value, key, engine, curves, experts, hidden or 0) for key in keys}
     missing = None
-    if engine["tensor_parallel"] > 1 and "all_reduce" not in latencies[headline.skew, headline.collectives].kernels:
-        missing = ("the tables have no all_reduce: what the devices tell each other takes no time here; "
+    if told and not curves and "all_reduce" not in loaded[headline.skew, headline.collectives, headline.sizes].kernels:
+        missing = (f"the tables have no {told}: what the devices tell each other takes no time here; "
                    "validate.collectives=FILE or ring gives it some")  # fmt: skip
         notes.insert(0, missing)
+    notes += _of_experts(engine, experts, tables)
     predictions = [
-        predict(measured, engine, latencies[one.skew, one.collectives], one, cfg,
+        predict(measured, engine, loaded[one.skew, one.collectives, one.sizes], one, cfg,
                 folder / "steps.csv" if one == headline else None, progress(len(measured.table)) if progress else None)
-        for one in variants(headline, any(skew for skew, _ in latencies), names)
+        for one in wanted_variants
     ]  # fmt: skip
     tables_of = {one.variant: figures(measured.table, one.requests) for one in predictions}
     _write(folder, measured, predictions, tables_of)
+    settings = [*engine.settings.values(), layers, wanted, *_named(curves, given["collectives"])]
     result = Validation(
         measured=measured, engine=engine, profile=tables, predictions=predictions, tables=tables_of,
-        settings=[*engine.settings.values(), layers, wanted], why=_why(engine, measured, wanted),
+        settings=settings, why=_why(engine, measured, wanted),
         notes=[*notes, *_pool(measured, engine, predictions[0], folder / "steps.csv")],
         published=published_error(tables, tables_of[headline]), missing=missing,
     )  # fmt: skip
@@ -102,8 +109,53 @@ def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, An
     }  # fmt: skip
 
 
-def _load(tables: Path, layers: int, skew: bool, engine: Engine, reduce: AllReduce) -> TableLatency:
-    return TableLatency.load(tables, layers, skew=skew, tensor_parallel=engine["tensor_parallel"], more=reduce.rows)
+def _told(engine: Engine, experts: Experts | None, tables: Path) -> str:
+    """What the devices have to tell each other; empty = nothing.
+
+    Raises:
+        HarnessError: experts are said to be shared, and the tables have none.
+    """
+    if engine["expert_parallel"] and experts is None:
+        raise HarnessError(f"{engine.settings['expert_parallel'].source}: the run shared its experts, and {tables} has "
+                           "no moe.csv or moe.csv.gz")  # fmt: skip
+    told = ["all_reduce"] if engine["tensor_parallel"] > 1 else []
+    return " or ".join(told + (["all_gather and reduce_scatter"] if experts and engine["data_parallel"] > 1 else []))
+
+
+def _of_experts(engine: Engine, experts: Experts | None, tables: Path) -> list[str]:
+    """What must be known of experts and of engines in lockstep."""
+    notes, data = [], engine["data_parallel"]
+    if data > 1:
+        notes.append(f"{data} engines in lockstep: all are padded to the one with the most tokens (not to a captured "
+                     "graph), an idle one computes a dummy token, and a request goes to the one with the least of "
+                     "4 x waiting + running; a pool is that of one engine")  # fmt: skip
+    if experts and engine["tensor_parallel"] * data > 1:
+        notes.append(f"{experts.number} experts, {experts.top_k} for a token, all alike: a device computes its share "
+                     "of the tokens of all engines. LLMServingSim's sizes anchor exchange and experts to one engine's "
+                     "tokens instead, and its output matrix sees an engine's padding")  # fmt: skip
+        if not engine["expert_parallel"]:
+            notes.append("experts were shared by their width, and the tables hold whole ones: as many bytes and "
+                         "products a device are taken to cost the same")  # fmt: skip
+    return notes
+
+
+def _load(tables: Path, layers: int, key: tuple[bool, str, str], engine: Engine, curves: list[Collectives],
+          experts: Experts | None, hidden: int) -> TableLatency:  # fmt: skip
+    """The kernels under one variant's skew, collectives and sizes."""
+    skew, name, sizes = key
+    curve = next((one for one in curves if one.name == name), NONE)
+    rows = curve.rows
+    if experts and engine["data_parallel"] > 1:  # what is behind the experts is a scatter, not an all-reduce
+        rows = [(kernel, tokens, time / 2) for kernel, tokens, time in rows]
+    block = expert_block(experts, engine, hidden, curve, sizes) if experts and sizes else None
+    return TableLatency.load(tables, layers, skew=skew, tensor_parallel=engine["tensor_parallel"], more=rows,
+                             experts=block)  # fmt: skip
+
+
+def _named(curves: list[Collectives], given: str | None) -> list[Setting]:
+    """Whose collectives were taken: they belong to a machine."""
+    return [Setting(f"collectives, {curve.name}", curve.said, f"validate.collectives={given}" if not i else "beside it")
+            for i, curve in enumerate(curves)]  # fmt: skip
 
 
 def _skew(given: bool | None, meta: Any) -> Setting:
@@ -138,6 +190,7 @@ def _why(engine: Engine, measured: Measured, skew: Setting) -> list[str]:
 def _pool(measured: Measured, engine: Engine, headline: Prediction, steps: Path) -> list[str]:
     """How full the pool was."""
     size, peak = (engine["num_gpu_blocks"] - NULL_BLOCK) * engine["block_size"], headline.facts["peak_tokens"]
+    size *= engine["data_parallel"]
     setting = engine.settings["num_gpu_blocks"]
     if headline.facts["pool_filled"]:
         return [f"the pool of {size:,} tokens filled: {headline.facts['preemptions']} preemptions predicted"]

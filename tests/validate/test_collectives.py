@@ -27,17 +27,19 @@ def first_tokens(folder: Path) -> list[float]:
     return pd.read_csv(folder / "requests.csv")["predicted_ttft_ms"].tolist()
 
 
-def test_two_a_layer_of_the_engines_own_version(tmp_path: Path, capsys: Any) -> None:
+def test_two_a_layer_of_the_engines_own_version(tmp_path: Path) -> None:
     path = curves(tmp_path, ("vllm 0.24.0", "vllm_graph", 2, 90.0), ("vllm 0.19.0", "vllm_graph", 2, 50.0),
                   ("vllm 0.19.0", "vllm_eager", 2, 70.0), ("nccl 2.29.2", "nccl", 2, 10.0))  # fmt: skip
     row = validate(tmp_path / "out", write_run(tmp_path, meta=WIDE), write_profile(tmp_path / "profile"),
                    "validate.tensor_parallel=2", f"validate.collectives={path}")  # fmt: skip
     assert row["status"] == "finished", row["error"]
     assert row["incomplete"] is None
-    assert "vllm 0.19.0, vllm_graph, 2 devices" in row["variant"]
+    assert row["variant"].endswith(", vllm 0.19.0")
     assert first_tokens(tmp_path / "out")[0] == pytest.approx(0.143 + 2 * 2 * 0.050)
     assert any("ring" in label for label in row["mean_error_pct_by_variant"])
-    assert "all-reduce by curves.csv" in capsys.readouterr().out
+    said = "2 devices: all_reduce of vllm 0.19.0, vllm_graph"
+    assert row["settings"]["collectives, vllm 0.19.0"] == [said, f"validate.collectives={path}"]
+    assert said in (tmp_path / "out" / "REPORT.md").read_text()
 
 
 def test_the_ring_is_its_formula(tmp_path: Path) -> None:

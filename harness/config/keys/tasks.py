@@ -48,7 +48,7 @@ TASKS = [
     Key("validate.prompts", Text("auto, none or the path of a file"), "what the prompts have in common", null=True),
     Key("validate.layers", COUNT, "decoder layers of the model; null = as recorded", null=True),
     Key("validate.collectives", Text("ring or the path of a file"),
-        "all-reduces of tensor-parallel devices, where the tables have none", null=True),
+        "what devices tell each other, where the tables have none of it", null=True),
     Key("validate.skew", Switch(), "correct attention for unequal contexts; null = as the tables say", null=True),
     Key("validate.vllm_version", Text("a version such as 0.19.0"), "decides the rules; null = as recorded", null=True),
     *(Key(f"validate.{name}", kind, f"{about}; null = as recorded", unit, null=True) for name, kind, about, unit in (
@@ -65,7 +65,8 @@ TASKS = [
         ("watermark", Number(least=0, below=1), "share of the pool left free", ""),
         ("policy", Text(), "who is admitted first", ""),
         ("tensor_parallel", COUNT, "devices that share every matrix", ""),
-        ("data_parallel", COUNT, "engines side by side", ""),
+        ("data_parallel", COUNT, "engines side by side, in lockstep", ""),
+        ("expert_parallel", Either(Switch(), COUNT), "whether, or among how many devices, experts are shared", ""),
         ("pipeline_parallel", COUNT, "pipeline stages", ""))),
     Key("measured.rows", Text("the path of a file"), "a table of measured serving runs, CSV, plain or gzip", null=True),
     Key("measured.models", Text("the path of a folder"), "config.json files by hub name, beside those shipped",

@@ -5,11 +5,12 @@ The format is that of LLMServingSim 2 (MIT): times in microseconds, for one laye
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError
+from harness.runner.latency.experts import Experts
 from harness.runner.latency.grid import Node, grid, interpolate
 from harness.runner.latency.skew import Skew, Spread, load_skew, skew_enabled
 from harness.runner.latency.table_files import read_meta, read_table
@@ -21,6 +22,7 @@ PER_LAYER = {  # by tokens, so many times a layer
     "down_proj": 1, "all_reduce": 2,
 }  # fmt: skip
 OPTIONAL = {"qk_norm", "all_reduce"}  # models without the first, one device for the second
+MLP = {"gate_up_proj", "act_fn", "down_proj"}  # of models without experts
 COLUMNS = {
     "dense": ["layer", "tokens", "time_us"],
     "per_sequence": ["layer", "sequences", "time_us"],
@@ -44,6 +46,7 @@ class TableLatency:
         layers: decoder layers of the model.
         skew: the correction for unequal contexts; None = off.
         overhead_us: host work of a step beside its kernels.
+        experts: µs of a layer's experts, by the tokens of the step; None = it has a dense MLP instead.
 
     Raises:
         HarnessError: a kernel that every model has is missing.
@@ -51,26 +54,29 @@ class TableLatency:
 
     def __init__(self, dense: Iterable[Sequence[Any]], per_sequence: Iterable[Sequence[Any]],
                  attention: Iterable[Sequence[float]], layers: int, skew: Skew | None = None,
-                 overhead_us: float = 0.0) -> None:  # fmt: skip
-        self.layers, self.skew, self.overhead_us = layers, skew, overhead_us
+                 overhead_us: float = 0.0, experts: Callable[[int], float] | None = None) -> None:  # fmt: skip
+        self.layers, self.skew, self.overhead_us, self.experts = layers, skew, overhead_us, experts
         self._dense, self._per_sequence = _by_layer(dense), _by_layer(per_sequence)
-        needed = {*ONCE, *PER_LAYER} - OPTIONAL
+        needed = {*ONCE, *PER_LAYER} - OPTIONAL - (MLP if experts else set())
         missing = sorted(needed - self._dense.keys()) + sorted({*PER_SEQUENCE} - self._per_sequence.keys())
         if missing:
             raise HarnessError(f"the kernel tables lack {', '.join(missing)}")
         self._attention = _by_kind(attention)
         self._remembered: dict[tuple[int, int], float] = {}
+        self._layer: dict[int, float] = {}
 
     @classmethod
     def load(cls, folder: str | Path, layers: int, overhead_us: float = 0.0, skew: bool | None = None,
-             tensor_parallel: int = 1, more: Iterable[Sequence[Any]] = ()) -> TableLatency:  # fmt: skip
-        """Read a folder of tables: `dense`, `per_sequence`, `attention` and maybe `skew_fit`, each `.csv` or `.csv.gz`,
-        and `meta.yaml`, there or in the folder above.
+             tensor_parallel: int = 1, more: Iterable[Sequence[Any]] = (),
+             experts: Callable[[int], float] | None = None) -> TableLatency:  # fmt: skip
+        """Read a folder of tables: `dense`, `per_sequence`, `attention` and maybe `skew_fit` and `moe`, each `.csv` or
+        `.csv.gz`, and `meta.yaml`, there or in the folder above.
 
         Args:
             skew: whether unequal contexts are corrected for; None = as `meta.yaml` says.
             tensor_parallel: degree of which the tables are.
             more: rows of `dense` that the folder lacks.
+            experts: see the class; None = those of `moe`, on a single device, if it is there.
 
         Raises:
             HarnessError: a file or a column that is not there, or a row that is no number.
@@ -83,13 +89,14 @@ class TableLatency:
         meta = read_meta(folder)
         if skew is None:
             skew = skew_enabled(meta)
+        if experts is None and (found := Experts.load(folder)):
+            experts = found.alone
         return cls(**rows, layers=layers, skew=load_skew(folder, meta, tensor_parallel) if skew else None,
-                   overhead_us=overhead_us)  # fmt: skip
+                   overhead_us=overhead_us, experts=experts)  # fmt: skip
 
     def step_ns(self, batch: Batch) -> int:
         """How long the step takes, in nanoseconds."""
-        histories = [seq.stored - 1 for seq, count in zip(batch.seqs, batch.counts, strict=True) if count == 1]
-        return self._ns(batch.work, self._spread(histories))
+        return self._ns(batch.work, self.spread(batch))
 
     def estimate(self, batch: Batch) -> int:
         """The same: it is known before."""
@@ -120,12 +127,25 @@ class TableLatency:
         key = work.lanes + work.prompt_tokens, work.lanes + work.prompts
         if key not in self._remembered:
             tokens, sequences = key
-            once = sum(interpolate(self._dense[name], tokens) for name in ONCE)
-            once += sum(interpolate(self._per_sequence[name], sequences) for name in PER_SEQUENCE)
+            once = sum(interpolate(self._dense[name], tokens) for name in ONCE) + self.sequences_us(sequences)
+            self._remembered[key] = once + self.layers * self.layer_us(tokens)
+        return self._remembered[key]
+
+    def tokens_us(self, tokens: int) -> float:
+        """All kernels that go by tokens."""
+        return sum(interpolate(self._dense[name], tokens) for name in ONCE) + self.layers * self.layer_us(tokens)
+
+    def sequences_us(self, sequences: int) -> float:
+        """All kernels that go by sequences."""
+        return sum(interpolate(self._per_sequence[name], sequences) for name in PER_SEQUENCE)
+
+    def layer_us(self, tokens: int) -> float:
+        """One layer without its attention."""
+        if tokens not in self._layer:
             present = ((name, times) for name, times in PER_LAYER.items() if name in self._dense)
             layer = sum(times * interpolate(self._dense[name], tokens) for name, times in present)
-            self._remembered[key] = once + self.layers * layer
-        return self._remembered[key]
+            self._layer[tokens] = layer + (self.experts(tokens) if self.experts else 0.0)
+        return self._layer[tokens]
 
     def attention_us(self, work: Work, spread: Spread | None = None) -> float:
         """Attention of one layer."""
@@ -141,6 +161,12 @@ class TableLatency:
             return time
         longest = interpolate(table, *at, spread.longest)
         return time + self.skew.alpha(chunk, history, spread) * max(longest - time, 0.0)
+
+    def spread(self, batch: Batch) -> Spread | None:
+        """How unequal the contexts of a step's decodes are; None where nobody asks."""
+        if self.skew is None:
+            return None
+        return self._spread([seq.stored - 1 for seq, count in zip(batch.seqs, batch.counts, strict=True) if count == 1])
 
     def _spread(self, histories: list[int]) -> Spread | None:
         if self.skew is None or not histories:
