@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.errors import HarnessError
 
+DECODE = json.JSONDecoder().decode  # `json.loads` guesses an encoding first, each time
 SHOWN = 160  # letters of what a server said that are quoted
 
 
@@ -79,8 +80,8 @@ class Answer:
                 self.done = True
                 continue
             try:
-                event = json.loads(data)
-            except ValueError:
+                event = DECODE(data.decode())
+            except (ValueError, RecursionError):
                 raise StreamError(f"an event is no JSON: {quoted(data)}") from None
             if not isinstance(event, dict):
                 raise StreamError(f"an event is no object: {quoted(data)}")

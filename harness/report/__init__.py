@@ -69,8 +69,7 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
             times = prediction.fit_steps(steps)
             _write(folder / "step_time.json", json.dumps(times.to_dict(), indent=2, allow_nan=False) + "\n", lost)
             if times.held_back_pct > NOISY_PCT:
-                warnings.append(f"step times are noisy (a fitted model misses them by {times.held_back_pct:.0f} %, "
-                                "median): was the machine busy? Then ratios are noisy, too")  # fmt: skip
+                warnings.append(f"step times are noisy: {times.noise()}; ratios between jobs are as uncertain")
     with go_on("simulation of the same requests", warnings):
         if times:
             predicted = prediction.predict_jobs(folder, build_scheduler, times)
