@@ -11,7 +11,7 @@ from harness.errors import HarnessError
 from harness.live.client import HEAD, why_none
 from harness.live.settings import Server
 from harness.live.stream import count_of, quoted
-from harness.mistakes import nearest
+from harness.naming.lookup import nearest
 
 # Where each engine, and no other, says its version: (engine, path, a key of the answer).
 VERSIONS = (

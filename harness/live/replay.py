@@ -14,7 +14,7 @@ from harness.live.client import Client
 from harness.live.engine import Scraper
 from harness.live.log import ClientLog
 from harness.live.prompts import Ids, Text
-from harness.replayer import Source, WorkloadLike
+from harness.replay.replayer import Source, WorkloadLike
 from schedulers.request import Request
 
 EARLY_NS = 1_000_000  # a sleep ends up to a millisecond late, so the last one is waited for awake

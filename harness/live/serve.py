@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from harness.errors import HarnessError
 from harness.exports.benchmark import bench_result
 from harness.files import write_json, write_table
+from harness.job.served import judged
 from harness.live.about import About, ask, refuse
 from harness.live.client import Client, Outcome
 from harness.live.engine import Scraper
@@ -28,7 +29,6 @@ from harness.live.summary import engine_side, warnings_of
 from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import client_side
 from harness.metrics.token_times import write_token_times
-from harness.served import judged
 from harness.workload import Workload, export
 from schedulers.request import Request
 

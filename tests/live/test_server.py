@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.claims import composed
 from harness.job import run_job
 from harness.live.engine import Samples
+from harness.tasks.claims import composed
 from harness.workload import build_workload
 from tests.command import command
 from tests.live.server import FakeServer, http_error

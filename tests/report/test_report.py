@@ -16,8 +16,9 @@ import pytest
 from rich.console import Console
 
 from harness.report import latency_cdf, report_job, report_sweep
-from harness.report.comparison import aggregate, comparison, read_jobs
+from harness.report.comparison import comparison, read_jobs
 from harness.report.prediction import fit_steps, pooled_steps, predict_jobs
+from harness.report.repeats import aggregate
 from harness.report.sweep import Sweep
 from harness.report.two_by_two import two_by_two
 
