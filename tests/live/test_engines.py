@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 from aiohttp import web
 
-from harness.claims import composed
 from harness.job import run_job
+from harness.tasks.claims import composed
 from tests.live.server import FakeServer, Stream, begin, event, http_error, piece, usage, well
 
 BASE = ("device=server", "workload=fixed", "workload.prompt.value=12", "workload.output.value=8",
