@@ -12,10 +12,10 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from harness.devices import must_run_here
-from harness.drift import draw_drift, drift, spread_of
 from harness.files import write_table, write_text
-from harness.names import model_name
+from harness.naming.names import model_name
 from harness.runner.latency.fitted import FittedLatency, names
+from harness.tasks.drift import draw_drift, drift, spread_of
 
 HELD_BACK = 5  # every 5th step is not fitted
 SHOWN = {"median": 0.5, "p90": 0.9}
@@ -98,7 +98,7 @@ def errors_by_kind(latency: FittedLatency, steps: pd.DataFrame) -> pd.DataFrame:
 def as_yaml(latency: FittedLatency, model: str, facts: dict[str, Any], steps: int, error: pd.Series) -> str:
     """The model as `device.latency` takes it, with what it was measured on in comments."""
     values = {"_target_": TARGET, "coefficients": list(latency.coefficients), "overhead_ns": latency.overhead_ns,
-              "knots": list(latency.knots)}  # fmt: skip
+              "knots": list(latency.knots), "live_ns": latency.live_ns}  # fmt: skip
     about = f"{model} on {facts['device']}, {steps:,} steps, threads {facts.get('threads')}, {facts.get('platform')}"
     return (
         f"# Step times of {about}\n"

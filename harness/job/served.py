@@ -18,10 +18,10 @@ from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import OWN_LIMITS, goodput, summarize, told_limits
 from harness.metrics.token_times import write_token_times
-from harness.names import model_name
+from harness.naming.names import model_name
 from harness.workload import Workload, export
 from harness.workload.errors import WorkloadError
-from schedulers.base import Scheduler
+from schedulers.base import PrefixCounts, Scheduler
 from schedulers.request import Request
 
 
@@ -82,8 +82,7 @@ def row_of(cfg: DictConfig, device: Device, scheduler: Scheduler, workload: Work
     }
     row |= scheduler.allocator.facts()
     row |= summarize(recorder, table, device.capacity)
-    prefix, shares = scheduler.prefix, scheduler.allocator.shares
-    row["prefix_hit_pct"] = 100 * prefix.hits / prefix.queries if shares and prefix.queries else None
+    row |= prefix_rates(scheduler.prefix if scheduler.allocator.shares else PrefixCounts())
     if device.sampler:
         row |= device.sampler.facts(int(table["output_tokens"].sum()))
     reasons = table["reason"].dropna()
@@ -93,6 +92,20 @@ def row_of(cfg: DictConfig, device: Device, scheduler: Scheduler, workload: Work
     row |= judged(cfg, row, table)
     row["warnings"] = [*workload.notes["notices"], *_warnings(cfg, scheduler, recorder, row, why), *device.warnings]
     return row
+
+
+def prefix_rates(counts: PrefixCounts) -> dict[str, float | None]:
+    """In percent, None where nothing was looked for.
+
+    `prefix_hit_pct`: hits at first admissions, of the prompts' tokens (repeats after a preemption left out, as vLLM
+    counts); `prefix_lookup_hit_pct`: all hits, of all tokens looked for; `prefix_prompt_hit_pct`: all hits, of the
+    prompts' tokens, so that a request which is preempted counts its hits again.
+    """
+    every = counts.hits + counts.preempted_hits
+    rates = {"prefix_hit_pct": (counts.hits, counts.queries),
+             "prefix_lookup_hit_pct": (every, counts.queries + counts.preempted_queries),
+             "prefix_prompt_hit_pct": (every, counts.queries)}  # fmt: skip
+    return {name: 100 * hits / tokens if tokens else None for name, (hits, tokens) in rates.items()}
 
 
 def judged(cfg: DictConfig, row: dict[str, Any], table: pd.DataFrame) -> dict[str, Any]:
