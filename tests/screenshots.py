@@ -16,12 +16,12 @@ from tests.browser import opened
 
 WIDE, NARROW = 1280, 390  # pixels
 TALL = 2400  # of a page, from its top
-MOMENTS = (0.03, 0.6, 0.97)  # of the longest of the pools shown: filling, full, running empty
+MOMENTS = (0.03, 0.5, 0.97)  # of the shortest of the runs shown: filling, full, running empty
 SHORTEST = "Math.min(...maps.map((map) => map.times[map.moments]))"
 
 
 async def pictures(page: Path, out: Path) -> None:
-    """The page in light and dark, wide and narrow, its map, and the map's last pool at three moments."""
+    """The page in light and dark, wide and narrow, its map, and the map at three moments."""
     for name, width, scheme in (("light", WIDE, "light"), ("dark", WIDE, "dark"), ("narrow", NARROW, "light")):
         async with opened(page, width, scheme) as browser:
             await browser.picture(out / f"{name}.png", height=TALL)
@@ -31,7 +31,7 @@ async def pictures(page: Path, out: Path) -> None:
         await browser.picture(out / "map.png", "#map")
         for number, share in enumerate(MOMENTS, 1):
             await browser.run(f"setTime({SHORTEST} * {share})")
-            await browser.picture(out / f"moment_{number}.png", "#moment")
+            await browser.picture(out / f"moment_{number}.png", "#map")
 
 
 async def top(page: Path, out: Path) -> None:

@@ -125,7 +125,7 @@ def _numbers(sweep: Sweep) -> list[tuple[str, str, str]]:
 
 
 def _row(cells: Sequence[str], color: str) -> dict[str, Any]:
-    """Cells of a table with what they are sorted by."""
+    """Cells of a table, a line for the mean, its interval and its spread, with what they are sorted by."""
 
     def value(text: str) -> str:
         plain = text.replace(",", "").replace("×", "").split()[0]
@@ -134,7 +134,10 @@ def _row(cells: Sequence[str], color: str) -> dict[str, Any]:
         except ValueError:
             return "" if text == "–" else text
 
-    return {"color": color, "cells": [{"lines": text.split("\n"), "value": value(text)} for text in cells]}
+    return {
+        "color": color,
+        "cells": [{"lines": text.replace(" ± ", "\n± ").split("\n"), "value": value(text)} for text in cells],
+    }
 
 
 def _books(sweep: Sweep) -> str:
