@@ -35,7 +35,7 @@ PARTS = {
     "vllm_groups vllm_hits vllm_hybrid vllm_pool",
     "schedulers": "base content continuous group guaranteed_no_evict ideal lengths max_utilization past_future "
     "orders quiet rebuild request reservation static static_bucketed vllm_v1",
-    "harness": "clock engine jump replayer",
+    "harness.replay": "clock engine jump replayer",
     "harness.metrics": "gaps recorder",
     "harness.runner": "base simulated",
     "harness.runner.latency": "base roofline weights",

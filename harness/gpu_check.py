@@ -20,14 +20,14 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 
-from harness.build import build_scheduler
+from harness.console.signals import exit_code, listen
 from harness.environment import environment
 from harness.errors import HarnessError, answer
 from harness.files import write_json, write_table
-from harness.folders import Lock, holder, results_in
 from harness.installation import EXPERIMENTS
 from harness.job import run_job
-from harness.signals import exit_code, listen
+from harness.job.build import build_scheduler
+from harness.sweeps.folders import Lock, holder, results_in
 
 ROWS = ("vllm", "continuous_contiguous", "static_contiguous", "static_paged")
 FULL = ("model=llama_8b", "device=cuda", "gpu_memory_utilization=0.9", "workload.num_requests=2048",
@@ -140,7 +140,7 @@ def _models(out: Path) -> dict[str, Any]:
 def _answers(out: Path, quick: bool) -> dict[str, Any]:
     import torch
 
-    from harness.answers_check import check_answers
+    from harness.tasks.answers_check import check_answers
 
     table = check_answers(EXPERIMENTS, 8 if quick else 48, "cuda" if torch.cuda.is_available() else "cpu")
     write_table(out / "answers.csv", table)

@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from harness.clock import Clock
-from harness.drift import drift, spread_of
-from harness.engine import Engine
 from harness.errors import HarnessError
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.summary import summarize
-from harness.replayer import Source, replay
+from harness.replay.clock import Clock
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.report.comparison import names, read_jobs, records
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.latency.fitted import names as feature_names
 from harness.runner.simulated import SimulatedModelRunner
+from harness.tasks.drift import drift, spread_of
 from harness.workload import build_workload
 from schedulers.base import Scheduler
 from schedulers.request import Request
@@ -39,7 +39,7 @@ class StepTimes(NamedTuple):
     Attributes:
         latency: the model of whole steps (schedule and complete included), fitted to four fifths of all of them.
         held_back_pct: median |relative error| of its step times on the other fifth, in percent.
-        drift: what of it is not the model's fault, since the machine changed its pace (`harness.drift.spread_of`).
+        drift: what of it is not the model's fault, since the machine changed pace (`harness.tasks.drift.spread_of`).
         base_ms, per_sequence_ms, per_context_us: T(batch) of a step that only decodes, in ms, ms per lane and µs per
             token of context that its lanes look back to; of lanes the straight line from the first knot to the last.
         steps: how many steps were looked at.
@@ -161,7 +161,7 @@ def _simulate(path: Path, job: dict[str, Any], build_scheduler: BuildScheduler, 
     """Output throughput of the job's requests under simulated steps; None when they can't be rebuilt."""
     from omegaconf import OmegaConf
 
-    from harness.build import settle_lanes
+    from harness.job.build import settle_lanes
 
     config: Any = OmegaConf.load(path / "config.yaml")
     requests = _requests(path, int(config.max_model_len))
@@ -202,7 +202,7 @@ def _requests(path: Path, max_model_len: int) -> list[Request]:
 
 def _default_builder() -> BuildScheduler:
     from harness import devices
-    from harness.build import build_scheduler
+    from harness.job.build import build_scheduler
 
     def builder(config: Any, capacity: int) -> Scheduler:
         return build_scheduler(config, capacity, layout=devices.layout_for(config))  # in whose unit the pool is counted

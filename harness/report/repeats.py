@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from harness.identity import short
 from harness.metrics.spread import LEAST, difference, half_of
+from harness.naming.identity import short
 from harness.report.comparison import records, swept_columns
 
 METRIC = "output_throughput"  # by which systems are told apart

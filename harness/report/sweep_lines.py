@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from harness.identity import short
+from harness.naming.identity import short
 from harness.report.looks import row_looks
 from harness.report.style import band, frame, new_figure, plain_log
 from harness.report.sweep import Sweep

@@ -19,11 +19,11 @@ from allocators.base import Allocator
 from allocators.checker import Checked
 from allocators.paged import Paged
 from allocators.vllm_hybrid import VllmHybrid
-from harness.clock import MeasuredClock
-from harness.engine import Engine
 from harness.errors import HarnessError
 from harness.metrics.recorder import Recorder
-from harness.replayer import Source, replay
+from harness.replay.clock import MeasuredClock
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.runner.base import StepResult
 from harness.runner.cache import forward_of
 from harness.runner.probe import Probed, probe

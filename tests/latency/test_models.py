@@ -12,13 +12,13 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from harness.calibrate import as_yaml, errors_by_kind
 from harness.errors import HarnessError
 from harness.runner.latency.base import Latency
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.latency.roofline import Anchored, Roofline
 from harness.runner.latency.table import TableLatency
 from harness.runner.simulated_device import SimulatedDevice
+from harness.tasks.calibrate import as_yaml, errors_by_kind
 from tests.conformance.latency import LatencyConformance
 from tests.latency.models import TINY
 from tests.latency.test_table import LAYERS

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.claims import composed
 from harness.job import run_job
+from harness.tasks.claims import composed
 
 RUN = ["device=simulated", "device.latency=roofline", "device.hardware=h100", "max_model_len=8192", "workload=trace",
        "workload.path=${repository:}/experiments/data/chat_rounds.jsonl", "workload.limit=40",

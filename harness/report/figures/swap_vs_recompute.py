@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from omegaconf import DictConfig, OmegaConf
 
 from allocators.base import Move
-from harness.names import model_name, workload_name
+from harness.naming.names import model_name, workload_name
 from harness.published import curve
 from harness.report.figures import Pair
 from harness.report.looks import looks, shaded

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
-from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.arguments import with_quotes
+from harness.console.arguments import with_quotes
+from harness.console.signals import interrupt_in
 from harness.errors import HarnessError
-from harness.signals import interrupt_in
+from harness.naming.lookup import nearest
 
 
 @contextmanager
@@ -49,7 +46,7 @@ def explained(experiments: Path) -> Iterator[None]:
 def _no_override(word: str, experiments: Path) -> str:
     """What a word was meant to be: with `=` a value that needs quotes, else a choice of some group, or a command."""
     from harness.__main__ import COMMANDS
-    from harness.build import nearest
+    from harness.naming.lookup import nearest
 
     if typed := with_quotes(word):
         return f"{word!r} is no override: its value needs quotes: {typed}"
@@ -106,28 +103,3 @@ def _dotted(config: object, prefix: str = "") -> Iterator[str]:
         for key in map(str, config):
             yield f"{prefix}{key}"
             yield from _dotted(config._get_node(key), f"{prefix}{key}.")
-
-
-def locate(target: str, key: str) -> Any:
-    """The object that a `_target_` names.
-
-    Raises:
-        HarnessError: the module or the name does not exist; the message names the nearest.
-    """
-    try:
-        return get_object(target)
-    except Exception as error:
-        module, _, name = target.rpartition(".")
-        try:
-            names = [n for n in dir(importlib.import_module(module)) if not n.startswith("_")]
-        except Exception as import_error:
-            raise HarnessError(f"{key}={target}: module {module!r} can't be imported: {import_error}") from error
-        raise HarnessError(f"{key}={target}: {module} has no {name!r}{nearest(name, names)}") from error
-
-
-def nearest(name: str, names: Collection[str]) -> str:
-    """A clause with the closest of `names` to `name`, or with all of them when none is close."""
-    close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)
-    if close:
-        return f"; did you mean {' or '.join(close)}?"
-    return f"; there are {', '.join(sorted(names))}" if names else ""

@@ -23,17 +23,17 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from harness import launchers
-from harness.again import again, code
 from harness.config import asked_by, check
 from harness.config.jobs import refuse_mistakes
 from harness.config.keys import KEYS
 from harness.config.options import chosen
 from harness.errors import HarnessError
 from harness.files import write_json, write_text
-from harness.folders import begun, holder, own, results_in
-from harness.labels import names
-from harness.plan import Job, Plan, over, plain, read_plan
+from harness.naming.labels import names
+from harness.sweeps import launchers
+from harness.sweeps.again import again, code
+from harness.sweeps.folders import begun, holder, own, results_in
+from harness.sweeps.plan import Job, Plan, over, plain, read_plan
 
 DIR, SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
 MOST_TRIES = 2  # of a job whose process dies
@@ -218,7 +218,7 @@ def report(folder: Path, figures: str | None = None) -> int:
     Raises:
         HarnessError: nothing of it can be read, or it can't be written; the jobs' own tables are as they were.
     """
-    from harness.build import build_scheduler
+    from harness.job.build import build_scheduler
     from harness.report import report_sweep
 
     again = f"python -m harness report {shlex.quote(str(folder))}"

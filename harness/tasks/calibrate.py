@@ -12,10 +12,10 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from harness.devices import must_run_here
-from harness.drift import draw_drift, drift, spread_of
 from harness.files import write_table, write_text
-from harness.names import model_name
+from harness.naming.names import model_name
 from harness.runner.latency.fitted import FittedLatency, names
+from harness.tasks.drift import draw_drift, drift, spread_of
 
 HELD_BACK = 5  # every 5th step is not fitted
 SHOWN = {"median": 0.5, "p90": 0.9}

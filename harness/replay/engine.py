@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from allocators.base import Ask
-from harness.clock import Clock
 from harness.errors import HarnessError
-from harness.jump import NO_JUMP, Jump, can_jump, jump
 from harness.metrics.recorder import Recorder
+from harness.replay.clock import Clock
+from harness.replay.jump import NO_JUMP, Jump, can_jump, jump
 from harness.runner.base import Runner, StepResult
 from schedulers.base import Scheduler
 from schedulers.request import Batch, Rejection, Request, Sequence

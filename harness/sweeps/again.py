@@ -14,10 +14,10 @@ from harness.environment import environment
 from harness.errors import HarnessError
 from harness.exports import export
 from harness.files import named
-from harness.folders import JOB, Lock, begun, clear, holder
 from harness.installation import EXPERIMENTS, PACKAGE
-from harness.launchers import STOPPED
-from harness.plan import PLAN, Job, Plan, read_plan, summary_of
+from harness.sweeps.folders import JOB, Lock, begun, clear, holder
+from harness.sweeps.launchers import STOPPED
+from harness.sweeps.plan import PLAN, Job, Plan, read_plan, summary_of
 
 NOT_AGAIN = ("hydra.sweep", "hydra.mode", "hydra.run", "hydra.sweeper")  # of the command of a sweep, when it is resumed
 LATER = ("figures", "exports", "tables")  # of a configuration, what can be had of a finished run, too
@@ -38,7 +38,7 @@ def report_again(folder: Path, *words: str) -> bool:
     figures = wanted.pop("figures", None)
     from harness.report import report_job
     from harness.report.rows import read_rows
-    from harness.sweep import report
+    from harness.sweeps.sweep import report
 
     kind = kind_of(folder)
     for job in read_rows(folder) if wanted else ():
@@ -58,8 +58,8 @@ def report_again(folder: Path, *words: str) -> bool:
 
 def _wanted(words: Sequence[str]) -> dict[str, Any]:
     """What the words of a command line ask for, by key: `figures`, `exports` and `tables`."""
-    from harness.arguments import value_of
     from harness.config.keys import KEYS
+    from harness.console.arguments import value_of
 
     found: dict[str, Any] = {}
     for word in words:
@@ -119,7 +119,7 @@ def resume_command(folder: Path, more: Sequence[str]) -> list[str]:
     if "hydra/launcher" in keys:  # its keys go with it
         kept = [item for item in kept if not item.startswith("hydra.launcher")]
     kept = [item for item in kept if item.partition("=")[0] not in keys]
-    from harness.sweep import override
+    from harness.sweeps.sweep import override
 
     return ["-m", *kept, *more, override("hydra.sweep.dir", str(folder)), "hydra.sweeper.resume=true"]
 

@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from harness.config.plugins import arguments
 from harness.devices import is_elsewhere
-from harness.identity import digest, identity, text
+from harness.naming.identity import digest, identity, text
 
 FIRST_COME = {"scheduler.policy": "fcfs", "scheduler.chunked_prefill": False}
 ITERATION = FIRST_COME | {"scheduler.prefill_first": False}

@@ -26,7 +26,7 @@ class Job:
         dir: its folder, inside the sweep's.
         overrides: what sets it apart on the command line, for the record.
         config: its whole configuration, interpolations as they were written; None in plans of earlier versions.
-        names: what `harness.labels.names` calls it, for the table while it has no summary.
+        names: what `harness.naming.labels.names` calls it, for the table while it has no summary.
     """
 
     dir: str

@@ -1,4 +1,4 @@
-# Completion of `python -m harness` in bash: commands, groups, keys and their values. source harness/completion.bash
+# Completion of `python -m harness` in bash: commands, groups, keys and their values. source harness/console/completion.bash
 # (Hydra's own, `-sc install=bash`, knows programs that are files only; it answers the question here, too.)
 _kvlab() {
   case $COMP_LINE in *"-m harness "*) ;; *) return ;; esac

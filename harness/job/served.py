@@ -18,7 +18,7 @@ from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import OWN_LIMITS, goodput, summarize, told_limits
 from harness.metrics.token_times import write_token_times
-from harness.names import model_name
+from harness.naming.names import model_name
 from harness.workload import Workload, export
 from harness.workload.errors import WorkloadError
 from schedulers.base import PrefixCounts, Scheduler

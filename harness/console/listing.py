@@ -16,7 +16,7 @@ from harness.errors import HarnessError
 from harness.installation import EXPERIMENTS
 from harness.report import _console as report_console
 
-HARDWARE = Path(__file__).parent / "runner" / "latency" / "hardware"
+HARDWARE = Path(__file__).parents[1] / "runner" / "latency" / "hardware"
 GROUPS = {
     "experiments": ("experiment=", "a question, with the sweep that answers it"),
     "systems": ("system=", "published systems and pairs of an allocator and a scheduler, as one word"),
@@ -36,7 +36,7 @@ def list_names(wanted: str | None = None, console: Console | None = None) -> Non
     """
     console = console or report_console()
     if wanted is not None and wanted not in GROUPS:
-        from harness.build import nearest
+        from harness.naming.lookup import nearest
 
         raise HarnessError(f"list {wanted}: there is no such list{nearest(wanted, list(GROUPS))}")
     for name in [wanted] if wanted else GROUPS:

@@ -11,8 +11,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from harness.identity import flat, text
 from harness.installation import EXPERIMENTS
+from harness.naming.identity import flat, text
 
 LENGTHS = ("prompt", "output")
 

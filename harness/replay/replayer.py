@@ -8,9 +8,9 @@ from collections.abc import Sequence as Items
 from heapq import heappop, heappush
 from typing import Protocol
 
-from harness.clock import Clock
-from harness.engine import Engine, StalledError
 from harness.errors import HarnessError
+from harness.replay.clock import Clock
+from harness.replay.engine import Engine, StalledError
 from harness.routers.base import Router
 from harness.routers.desk import Desk
 from schedulers.request import Request

@@ -15,13 +15,13 @@ import pandas as pd
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from harness.build import build_scheduler
-from harness.clock import CLOCKS
 from harness.devices import open_device
-from harness.engine import Engine
 from harness.errors import HarnessError
+from harness.job.build import build_scheduler
 from harness.metrics.recorder import Recorder
-from harness.replayer import Source, replay
+from harness.replay.clock import CLOCKS
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.workload import build_workload
 
 COMMON = (

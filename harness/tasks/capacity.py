@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from harness.errors import HarnessError
 from harness.files import write_table
 from harness.job import run_job
-from harness.labels import label
-from harness.names import model_name, workload_name
+from harness.naming.labels import label
+from harness.naming.names import model_name, workload_name
 from harness.published import rates
 
 TABLES = ("requests.csv", "steps.csv", "workload.jsonl")  # of a probe: the same again from its config.yaml

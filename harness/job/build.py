@@ -14,7 +14,7 @@ from harness import compiled
 from harness.config import plugins
 from harness.devices import layout_for
 from harness.errors import HarnessError
-from harness.mistakes import locate, nearest
+from harness.naming.lookup import locate, nearest
 from harness.runner.kv_buffers import kv_buffers
 from schedulers.base import Scheduler
 from schedulers.request import Request

@@ -14,9 +14,9 @@ from harness.config import asked_by, settled
 from harness.errors import HarnessError
 from harness.files import write_text
 from harness.installation import EXPERIMENTS
-from harness.labels import names
-from harness.mistakes import locate, nearest
-from harness.names import workload_name
+from harness.naming.labels import names
+from harness.naming.lookup import locate, nearest
+from harness.naming.names import workload_name
 
 
 def run_part(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],

@@ -80,7 +80,7 @@ def check_families(cfg: DictConfig, names: list[str] | None = None,
     Raises:
         HarnessError: there is no such architecture.
     """
-    from harness.build import nearest
+    from harness.naming.lookup import nearest
     from harness.runner.device import open_model, runnable
     from harness.runner.families import REFUSED, SERVED, families
     from harness.runner.verdict import judge

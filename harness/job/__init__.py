@@ -14,21 +14,22 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from harness.build import build_scheduler, locate, settle_lanes
-from harness.clock import CLOCKS
 from harness.config import asked_by, check, without_effect
+from harness.console.signals import interrupt_in
 from harness.devices import clock_name, is_elsewhere, open_device
-from harness.engine import Engine
 from harness.environment import environment
 from harness.errors import HarnessError
 from harness.exports import export
 from harness.files import write_json, write_text
-from harness.labels import names
-from harness.names import workload_name
-from harness.patience import patience
-from harness.replayer import Source, replay
-from harness.served import recorder_of, row_of, write_tables
-from harness.signals import interrupt_in
+from harness.job.build import build_scheduler, settle_lanes
+from harness.job.patience import patience
+from harness.job.served import recorder_of, row_of, write_tables
+from harness.naming.labels import names
+from harness.naming.lookup import locate
+from harness.naming.names import workload_name
+from harness.replay.clock import CLOCKS
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.workload import build_workload
 
 SERVE = "harness.job.serve"
