@@ -58,7 +58,7 @@ def stop(launcher: Launcher, folder: Path, names: Sequence[str]) -> None:
         if not held:
             return
         kind = signal.SIGINT if time.monotonic() < begun + PATIENCE_S else signal.SIGKILL
-        for number, host in held:
+        for number, host in filter(None, held):
             if host == socket.gethostname() and number != os.getpid() and (number, kind) not in told:
                 told.add((number, kind))
                 with suppress(OSError):
