@@ -26,7 +26,7 @@ Fault = tuple[str, Callable[[Place], None]]
 
 
 def faults() -> Iterator[Fault]:
-    yield from chain(kills(), signals(), disks(), plug_ins(), folders())  # type: ignore[misc]
+    yield from chain(kills(), signals(), disks(), plug_ins(), folders())
 
 
 def main() -> int:

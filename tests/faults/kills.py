@@ -11,7 +11,7 @@ from .place import HERE, SWEEP, Place, Running, kill, wait_for, workers
 
 JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 LAUNCHERS = {"one process": (), "joblib": JOBLIB, "submitit": ("hydra/launcher=submitit_local",),
-             "ray": ("hydra/launcher=ray", "hydra.launcher.ray.init.num_cpus=2")}  # fmt: skip
+             "ray": ("hydra/launcher=ray",)}  # fmt: skip
 MOMENTS = 20
 
 

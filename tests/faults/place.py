@@ -63,11 +63,12 @@ class Running:
         import harness.report
         import harness.report.page
 
-        harness.report.draw_all = lambda *args: []  # pictures and the page take most of a report's time
-        harness.report.page.write_page = lambda *args, **more: None
+        vars(harness.report)["draw_all"] = lambda *args: []  # pictures and the page take most of a report's time
+        vars(harness.report.page)["write_page"] = lambda *args, **more: None
         os.setsid()
         for number in (1, 2):
             os.dup2(out, number)
+        sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
         os.chdir(self.folder)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if within:
@@ -237,4 +238,4 @@ def no_terminal() -> None:
     """Streams that are closed."""
     for number in (0, 1, 2):
         os.close(number)
-    sys.stdin = sys.stdout = sys.stderr = None  # type: ignore[assignment]
+    sys.stdin = sys.stdout = sys.stderr = None
