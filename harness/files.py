@@ -67,7 +67,7 @@ def _dumper() -> Any:
     own = get_omega_conf_dumper()
     if not hasattr(yaml, "CDumper"):
         return own
-    fast = type("Fast", (yaml.CDumper,), {})
+    fast: Any = type("Fast", (yaml.CDumper,), {})
     fast.add_representer(str, own.str_representer)
     return fast
 

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 import harness.job
-import harness.sweep  # noqa: F401  (imported once, here: every process below is a fork of this one)
+import harness.sweeps.sweep  # noqa: F401  (imported once, here: every process below is a fork of this one)
 
 from . import __doc__ as about
 from .disks import NoMountError, disks

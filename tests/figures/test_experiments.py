@@ -12,12 +12,12 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.claims import EXPERIMENTS, composed
 from harness.job import run_job
 from harness.published import FOLDER, crossing, curve, load, rates
 from harness.report import report_sweep
 from harness.report.claims import CLAIMS, MISSING
 from harness.report.figures import NAMES
+from harness.tasks.claims import EXPERIMENTS, composed
 from tests.figures import chat_rounds
 
 FEW = ["workload.num_requests=60", "kv_slots=6000"]

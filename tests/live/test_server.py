@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.claims import composed
 from harness.job import run_job
 from harness.live.engine import Samples
+from harness.tasks.claims import composed
 from harness.workload import build_workload
 from tests.command import command
 from tests.live.server import FakeServer, http_error
@@ -261,7 +261,7 @@ def test_what_can_not_be_asked_is_refused(keys: list[str], said: str, tmp_path: 
 ])  # fmt: skip
 def test_what_an_engine_would_do_otherwise_is_refused_by_its_name(keys: list[str], said: str, tokenizer: Path,
                                                                   tmp_path: Path) -> None:  # fmt: skip
-    with FakeServer(version="", info={"version": "3.3.0", "model_id": "tiny"}) as server:
+    with FakeServer(version="", pages={"/info": {"version": "3.3.0", "model_id": "tiny"}}) as server:
         done = command(tmp_path, *BASE, f"server.url={server.url}", *(key.format(tokenizer=tokenizer) for key in keys))
     assert done.code == 1
     assert said in done.err
@@ -269,7 +269,7 @@ def test_what_an_engine_would_do_otherwise_is_refused_by_its_name(keys: list[str
 
 
 def test_an_answer_may_end_by_itself_where_it_is_let(tokenizer: Path, tmp_path: Path) -> None:
-    with FakeServer(version="", info={"version": "3.3.0"}) as server:
+    with FakeServer(version="", pages={"/info": {"version": "3.3.0"}}) as server:
         row = run(tmp_path, server, "workload.num_requests=2", f"server.tokenizer={tokenizer}",
                   "server.ignore_eos=false", "workload.max_tokens=fixed:30")  # fmt: skip
     assert row["device"].startswith("TGI 3.3.0 at ")

@@ -20,9 +20,9 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 import harness.job
 import harness.report
-import harness.task
-from harness import sweep
+import harness.sweeps.task
 from harness.__main__ import main as harness_main
+from harness.sweeps import sweep
 
 from . import __doc__ as about
 
@@ -63,7 +63,7 @@ def _resident() -> float:
 def watched(now: Callable[[], float]) -> Iterator[Watch]:
     watch = Watch(now)
     places = ((ConfigLoaderImpl, "load_sweep_config", "composition"), (sweep.Sweep, "plan", "plan"),
-              (sweep.Sweep, "_launch", "jobs"), (harness.task, "run_planned", ONE),
+              (sweep.Sweep, "_launch", "jobs"), (harness.sweeps.task, "run_planned", ONE),
               (harness.job, "replay", "replay"), (sweep, "report", "report"))  # fmt: skip
     kept = [(where, name, getattr(where, name)) for where, name, _ in places]
     for where, name, part in places:

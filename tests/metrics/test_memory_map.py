@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.claims import composed
 from harness.job import run_job
 from harness.metrics import memory_map
 from harness.metrics.memory_map import FILE, KINDS, Moment, runs_of
+from harness.tasks.claims import composed
 
 SMALL = ["device=simulated", "workload=uniform", "workload.num_requests=12", "workload.prompt.low=4",
          "workload.prompt.high=60", "workload.output.low=2", "workload.output.high=20", "max_model_len=96",

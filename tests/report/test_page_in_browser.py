@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from harness.claims import composed
 from harness.job import run_job
 from harness.report.page import write_page
 from harness.report.sweep import Sweep
+from harness.tasks.claims import composed
 from tests.browser import CHROMIUM, Page, opened
 
 from .test_page import SMALL

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import HarnessError
 from harness.files import parse_yaml
-from harness.names import model_name
+from harness.naming.names import model_name
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.latency.roofline import Roofline
 from harness.runner.latency.table import TableLatency
