@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,21 @@ def test_a_closed_loop_keeps_so_many_in_flight(concurrency: int, tmp_path: Path)
     table = pd.read_csv(tmp_path / "out" / "requests.csv")
     starts, ends = table["arrival_s"].sort_values().to_numpy(), table["last_token_s"].sort_values().to_numpy()
     assert (starts[concurrency:] >= ends[: len(ends) - concurrency]).all()
+
+
+@pytest.mark.slow
+def test_a_sweep_of_rates_has_a_report_and_goes_on_where_it_ended(tmp_path: Path) -> None:
+    with FakeServer() as server:
+        done = command(tmp_path, "-m", *BASE, f"server.url={server.url}", "workload.num_requests=3",
+                       "workload.rate=50,100", "server.metrics=null", "hydra.sweep.dir=out")  # fmt: skip
+        assert done.code == 0, done.err
+        assert "warning" not in done.out + done.err
+        rmtree(tmp_path / "out" / "1")
+        assert command(tmp_path, "resume", "out").code == 0
+    assert len(server.bodies) == 3 * (3 + 1)
+    table = pd.read_csv(tmp_path / "out" / "comparison.csv")
+    assert table["finished"].tolist() == [3, 3]
+    assert table["ttft_p50_ms"].notna().all()
 
 
 def test_keys_of_our_engine_have_no_effect_on_a_server(tmp_path: Path) -> None:
