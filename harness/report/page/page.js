@@ -84,7 +84,7 @@ function chart(div) {
 const charts = document.querySelectorAll("[data-chart]");
 const seen = new IntersectionObserver((entries) => entries.forEach((entry) => { if (entry.isIntersecting) chart(entry.target); }), { rootMargin: "600px" });
 charts.forEach((div) => seen.observe(div));
-addEventListener("beforeprint", () => charts.forEach(chart));
+addEventListener("beforeprint", () => { charts.forEach(chart); document.querySelectorAll(".meanings").forEach((one) => { one.open = true; }); });
 
 // ---- the memory map -------------------------------------------------------------------------------------------------
 const HUES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7F3C8D", "#11A579", "#E73F74"];
