@@ -31,6 +31,7 @@ class Checked(Allocator):
         self.count = Recount(allocator)
         self.groups = range(len(self.count.kept))
         self.device = Device(allocator, self.count)
+        self.free_at_first: int = allocator.free_slots
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.allocator, name)
@@ -183,6 +184,9 @@ class Checked(Allocator):
         """All rules that hold at any time."""
         rows = [holder.row for holder in self.seqs]
         self._require(len(set(rows)) == len(rows), "two sequences share a row of the tables")
+        if not rows:
+            free, first = self.allocator.free_slots, self.free_at_first
+            self._require(free == first, f"nobody holds anything, and {free} slots are free; at first it were {first}")
         self.memory()
         for holder in self.seqs:
             held, room = 0, holder.room if self._ledger is None else 0

@@ -17,13 +17,15 @@ class DualPool(GroupPages):
         page_size: tokens in a page, a power of two or a multiple of 16.
         window_ratio: tokens of a window's pool for each token of the full layers' (`--swa-full-tokens-ratio`).
         state_ratio: bytes of the states' pool for each byte of the others (`--mamba-full-memory-ratio`).
+        enable_prefix_caching: whether pages are kept and shared by their content, see `GroupPages`.
 
     Raises:
         ValueError: a pool that holds no page.
     """
 
     def __init__(self, capacity: int, max_model_len: int, layout: KVLayout, page_size: int = 1,
-                 window_ratio: float = 0.8, state_ratio: float = 0.9) -> None:  # fmt: skip
+                 window_ratio: float = 0.8, state_ratio: float = 0.9,
+                 enable_prefix_caching: bool = False) -> None:  # fmt: skip
         check_block_size(page_size)
         kept = layout.kept
         if window_ratio <= 0 or state_ratio <= 0:
@@ -44,17 +46,28 @@ class DualPool(GroupPages):
             grids.append(Grid(max_model_len if one.state_units else page_size, stride, origin))
             self._empty.append(list(range(pages - 1, -1, -1)))
             origin += pages * stride
-        super().__init__(capacity, max_model_len, layout, grids)
+        super().__init__(capacity, max_model_len, layout, grids, enable_prefix_caching)
         self.block_size = page_size
         self._pages = [len(pages) for pages in self._empty]
 
     @property
     def free_slots(self) -> int:
-        return sum([len(pages) * grid.stride for pages, grid in zip(self._empty, self.grids, strict=True)])
+        empty = sum([len(pages) * grid.stride for pages, grid in zip(self._empty, self.grids, strict=True)])
+        return empty + self.cached_slots
 
     def enough(self, counts: Sequence[int], empty: bool) -> bool:
         there = self._pages if empty else [len(pages) for pages in self._empty]
+        if self.contents is not None and not empty:
+            there = [len(pages) + len(idle) for pages, idle in zip(self._empty, self.contents.idle, strict=True)]
         return all(count <= have for count, have in zip(counts, there, strict=True))
+
+    def evict(self, counts: Sequence[int]) -> None:
+        if self.contents is not None:
+            for group, (count, empty) in enumerate(zip(counts, self._empty, strict=True)):
+                while len(empty) < count:
+                    _, page = self.contents.oldest(group)
+                    self.contents.forget(group, page)
+                    empty.append(page)
 
     def take(self, group: int, count: int, row: int) -> list[int]:
         empty = self._empty[group]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from allocators.base import Allocator, Ask, Grid, Holder, KVLayout, Part
+from allocators.base import NO_HIT, Allocator, Ask, Grid, Growth, Hit, Holder, KVLayout, Part
+from allocators.contents import Contents, Found
 from allocators.layout import Kept
 
 
@@ -17,30 +18,56 @@ def page_units(kept: Kept, block_size: int) -> int:
 class GroupPages(Allocator):
     """A table of pages for each group of layers; a state is one page. Where pages come from is left to subclasses.
 
+    With prefix caching, pages full of stored tokens are found by their content and shared, also after their sequences
+    are gone or have left them behind their windows, and until they are evicted, the one not used for longest first. A
+    prefix counts as far as *every* group still has all of it that will be read.
+
+    Args:
+        enable_prefix_caching: whether pages are kept and shared by their content; not beside states, which belong to
+            the end of a sequence only.
+
     Attributes:
         pages: by row and group, the page of each block; -1 = given back.
+        contents: what they contain; None = nobody keeps it.
     """
 
     grows = True
     reserves = False
 
-    def __init__(self, capacity: int, max_model_len: int, layout: KVLayout, grids: Sequence[Grid]) -> None:
+    def __init__(self, capacity: int, max_model_len: int, layout: KVLayout, grids: Sequence[Grid],
+                 enable_prefix_caching: bool = False) -> None:  # fmt: skip
         super().__init__(capacity, max_model_len, layout.kept, grids)
+        if enable_prefix_caching and any(kept.state_units for kept in self.kept):
+            raise ValueError("enable_prefix_caching: states of recurrent layers are not kept for reuse here; use "
+                             "vllm_hybrid, or enable_prefix_caching=false")  # fmt: skip
+        self.shares = enable_prefix_caching
+        self.contents = Contents(self.kept, self.grids) if enable_prefix_caching else None
+        self._registered: dict[int, int] = {}  # by row: leading pages that can be found, if they are to be
         self.by_layers(self.kept)
         self.group_layers = tuple([tuple([n for group in alike for n in group.layers]) for alike in layout.alike()])
         self.pages: dict[int, list[list[int]]] = {}
 
     @abstractmethod
     def enough(self, counts: Sequence[int], empty: bool) -> bool:
-        """Whether so many pages can be had for the groups now, or of an `empty` pool."""
+        """Whether so many pages can be had for the groups now, by evicting others if need be, or of an `empty` pool."""
+
+    @abstractmethod
+    def evict(self, counts: Sequence[int]) -> None:
+        """Make room for so many pages, of which there are enough; asked where pages are kept for reuse."""
 
     @abstractmethod
     def take(self, group: int, count: int, row: int) -> list[int]:
-        """Pages for a row, of which there are enough."""
+        """Pages for a row, of which there are enough that are free."""
 
     @abstractmethod
     def give(self, group: int, pages: list[int], row: int) -> None:
         """Pages that a row gives back."""
+
+    def rests(self, group: int, page: int) -> None:
+        """A page that a row gave back is kept for reuse."""
+
+    def wakes(self, group: int, page: int) -> None:
+        """A page that was kept for reuse is held again."""
 
     def footprint(self, tokens: int) -> int | None:
         """Of a prompt in one piece: its window shrinks only afterwards."""
@@ -50,30 +77,103 @@ class GroupPages(Allocator):
     def fits(self, prompt: int, tokens: int, whole: bool, piece: int) -> bool:
         return self.enough(self._most(tokens), True)
 
+    def lookup(self, holder: Holder, most: int) -> Hit:
+        if self.contents is None or most <= 0:
+            return NO_HIT
+        found = self.contents.longest(holder, most)
+        return Hit(found.tokens, self._units(self.contents.held(found)), found) if found.tokens else NO_HIT
+
     def lacks(self, ask: Ask) -> bool:
         need = self.footprint(ask.need)
         gate = self._units(self._most(ask.gate)) if ask.gate > ask.need else 0
-        return need is None or self.free_slots - ask.spare < max(need, gate) * ask.count
+        found, gone = ask.hit.found, 0
+        if isinstance(found, Found):
+            gone = self._units([table.count(-1) for table in found.tables]) + ask.hit.held
+        return need is None or self.free_slots - ask.spare < (max(need, gate) - gone) * ask.count
 
     def place(self, holder: Holder, tokens: int) -> int | None:
-        self.pages[holder.row] = [[] for _ in self.kept]
+        row, mine = holder.row, list[list[int]]([[] for _ in self.kept])
+        joined, units = list[tuple[int, int, int]](), 0
+        if holder.stored and self.contents is not None:
+            mine = self.contents.claimed(holder).tables
+            for group, pages in enumerate(mine):
+                joined += [(group, page, self._join_page(group, page, row)) for page in pages if page >= 0]
+                units += sum([page >= 0 for page in pages]) * self.grids[group].stride
+        self.pages[row] = mine
         taken = self.widen(holder, tokens)
-        if not taken:
-            del self.pages[holder.row]
-        return taken or None
+        if taken or (mine[0] and self._covers(mine, tokens)):
+            self._registered[row] = len(mine[0]) if joined else 0
+            for group, pages in enumerate(mine if joined else ()):
+                self.set_row(holder, 0, pages, group)
+            return units + taken
+        for group, page, used in reversed(joined):
+            self._drop_page(group, page, row, used)
+        del self.pages[row]
+        return None
+
+    def _covers(self, mine: list[list[int]], tokens: int) -> bool:
+        return all(len(pages) * grid.block_size >= tokens for pages, grid in zip(mine, self.grids, strict=True))
 
     def widen(self, holder: Holder, tokens: int) -> int:
         mine, added = self.pages[holder.row], 0
         more = [max(-(-tokens // grid.block_size) - len(mine[at]), 0) for at, grid in enumerate(self.grids)]
         if not self.enough(more, False):
             return 0
+        if self.contents is not None:
+            self.evict(more)
         for group, count in enumerate(more):
             if count:
                 new = self.take(group, count, holder.row)
+                if self.contents is not None:
+                    for page in new:
+                        self.contents.join(group, page, holder.row)
                 self.set_row(holder, len(mine[group]), new, group)
                 mine[group] += new
                 added += count * self.grids[group].stride
         return added
+
+    def _join_page(self, group: int, page: int, row: int) -> int:
+        """A row holds a page that was found; when it was used last, if nobody holds it, else 0."""
+        assert self.contents is not None
+        used = self.contents.join(group, page, row)
+        if used:
+            self.wakes(group, page)
+        return used
+
+    def _drop_page(self, group: int, page: int, row: int, used: int = 0) -> None:
+        """A row holds a page no more, which was `used` last then; 0 = now."""
+        assert self.contents is not None
+        if self.contents.leave(group, page, row, used):
+            if page in self.contents.idle[group]:
+                self.rests(group, page)
+            else:
+                self.give(group, [page], row)
+
+    def _give(self, group: int, pages: list[int], row: int) -> None:
+        """Pages that a row holds no more, in the order in which they are to be evicted."""
+        if self.contents is None:
+            self.give(group, pages, row)
+        else:
+            for page in pages:
+                self._drop_page(group, page, row)
+
+    def commit(self, seqs: Sequence[Holder], counts: Sequence[int]) -> None:
+        super().commit(seqs, counts)
+        if self.contents is not None:
+            size = self.grids[0].block_size
+            for holder in seqs:
+                done, full = self._registered[holder.row], holder.stored // size
+                if full > done:
+                    new = holder.block_hashes(size, full)[done:]
+                    for group, pages in enumerate(self.pages[holder.row]):
+                        self.contents.register(group, pages[done : done + len(new)], new)
+                    self._registered[holder.row] = done + len(new)
+
+    def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
+        """Where pages are shared it ends before anybody asks: what is saved by that may change then."""
+        if self.contents is not None and self.contents.sharing:
+            rounds = min([rounds, *[seq.room - seq.stored for seq in seqs]])
+        return super().extend(seqs, rounds)
 
     def trim(self, holder: Holder) -> int:
         given = 0
@@ -88,7 +188,7 @@ class GroupPages(Allocator):
                     self.set_row(holder, at, [-1], group)
                     at -= 1
                 if gone:
-                    self.give(group, gone, holder.row)
+                    self._give(group, gone, holder.row)
                     given += len(gone) * self.grids[group].stride
         return given
 
@@ -104,11 +204,29 @@ class GroupPages(Allocator):
     def release(self, holder: Holder) -> None:
         """In the reverse order in which they were taken, so that a refused group leaves no trace."""
         for group, pages in reversed(list(enumerate(self.pages.pop(holder.row)))):
-            self.give(group, [page for page in reversed(pages) if page >= 0], holder.row)
+            self._give(group, [page for page in reversed(pages) if page >= 0], holder.row)
+        self._registered.pop(holder.row, None)
 
     def spans(self, holder: Holder) -> list[tuple[int, int]]:
         mine = zip(self.pages[holder.row], self.grids, strict=True)
         return [(grid.origin + page * grid.stride, grid.stride) for pages, grid in mine for page in pages if page >= 0]
+
+    @property
+    def cached_slots(self) -> int:
+        return 0 if self.contents is None else sum(self.contents.units())
+
+    def cached_spans(self) -> list[tuple[int, int]]:
+        return [] if self.contents is None else self.contents.spans()
+
+    @property
+    def saved_slots(self) -> int:
+        return 0 if self.contents is None else self.contents.saved()
+
+    def group_books(self) -> list[list[int]]:
+        groups = super().group_books()
+        if self.contents is not None:
+            self.contents.correct(groups, self._holders, self.pages)
+        return groups
 
     def _units(self, counts: Sequence[int]) -> int:
         return sum([count * grid.stride for count, grid in zip(counts, self.grids, strict=True)])

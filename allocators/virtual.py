@@ -26,8 +26,8 @@ class Virtual(Allocator):
             lie across two).
         page_bytes: size of a page group, which holds K or V of one layer: 2 MiB (the driver as it is) or 64, 128,
             256 KiB (a modified one).
-        token_bytes: K (or V) of one token in one layer of one device; `harness.build` says it.
-        buffers: of K and V, all layers of a device together; a page group is mapped in each. `harness.build` says it.
+        token_bytes: K (or V) of one token in one layer of one device; `harness.job.build` says it.
+        buffers: of K and V, all layers of a device together; a page group is mapped in each (`harness.job.build`).
         map_us: what a mapping and the right to access it take, in microseconds. None = as vAttention measures them: 40
             for 2 MiB, and for smaller groups 8.6, the 64 KiB of its modified driver at 7.6 GB/s.
         background: page groups for the next tokens of running sequences are mapped beside the step before, so that

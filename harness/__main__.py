@@ -15,11 +15,12 @@ from pathlib import Path
 
 import hydra
 
-from harness import compiled, surroundings
+from harness import compiled
+from harness.console import surroundings
+from harness.console.signals import exit_code, listen
 from harness.errors import HarnessError, answer
 from harness.installation import EXPERIMENTS
-from harness.signals import exit_code, listen
-from harness.task import run
+from harness.sweeps.task import run
 
 
 def main() -> None:
@@ -44,9 +45,9 @@ def main() -> None:
 
 
 def _run() -> None:
-    from harness.arguments import quoted
     from harness.config.options import chosen
-    from harness.mistakes import explained
+    from harness.console.arguments import quoted
+    from harness.console.mistakes import explained
 
     sys.argv[1:] = chosen(quoted(sys.argv[1:]))
     if any(word.startswith("repeats=") for word in sys.argv[1:]) and not {"-m", "--multirun"} & set(sys.argv):
@@ -58,7 +59,7 @@ def _run() -> None:
 
 
 def _inspect(path: str, *words: str) -> None:
-    from harness.arguments import keys_of, refuse_split
+    from harness.console.arguments import keys_of, refuse_split
     from harness.workload.inspect import inspect_file
 
     refuse_split(path, words)
@@ -70,15 +71,15 @@ def _compile() -> None:
 
 
 def _check(*words: str) -> None:
-    from harness.check import main as check
-    from harness.mistakes import explained
+    from harness.console.mistakes import explained
+    from harness.tasks.check import main as check
 
     with explained(EXPERIMENTS):
         sys.exit(check(list(words), EXPERIMENTS))
 
 
 def _list(kind: str | None = None) -> None:
-    from harness.listing import list_names
+    from harness.console.listing import list_names
 
     list_names(kind)
 
@@ -90,7 +91,7 @@ def _tables(folder: str) -> None:
 
 
 def _report(folder: str, *words: str) -> None:
-    from harness.again import report_again
+    from harness.sweeps.again import report_again
 
     if not report_again(Path(folder), *words):
         sys.exit(1)
@@ -103,7 +104,7 @@ def _compare(*words: str) -> None:
 
 
 def _resume(folder: str, *more: str) -> None:
-    from harness.again import resume_command
+    from harness.sweeps.again import resume_command
 
     sys.argv[1:] = resume_command(Path(folder), more)
     _run()

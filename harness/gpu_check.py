@@ -20,14 +20,14 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 
-from harness.build import build_scheduler
+from harness.console.signals import exit_code, listen
 from harness.environment import environment
 from harness.errors import HarnessError, answer
 from harness.files import write_json, write_table
-from harness.folders import Lock, holder, results_in
 from harness.installation import EXPERIMENTS
 from harness.job import run_job
-from harness.signals import exit_code, listen
+from harness.job.build import build_scheduler
+from harness.sweeps.folders import Lock, holder, results_in
 
 ROWS = ("vllm", "continuous_contiguous", "static_contiguous", "static_paged")
 FULL = ("model=llama_8b", "device=cuda", "gpu_memory_utilization=0.9", "workload.num_requests=2048",
@@ -35,7 +35,7 @@ FULL = ("model=llama_8b", "device=cuda", "gpu_memory_utilization=0.9", "workload
 QUICK = ("kv_slots=1024", "max_model_len=256", "workload.num_requests=16", "workload.fit=scale",
          "scheduler.max_num_seqs=64", "device.threads=1")  # fmt: skip
 CHECK = "check.json"
-MODELS = {"gemma3_mini": "auto", "gptoss_mini": "auto", "qwen3next_mini": "auto", "deepseek_mini": "torch"}  # kernels
+MODELS = ("gemma3_mini", "gptoss_mini", "qwen3next_mini", "deepseek_mini")  # a window, sinks, states, latents
 OWN = ("answers.csv", "models.csv", "kernels_*.csv", "headline")  # what a check writes beside it
 BIG = ("steps.csv", "workload.jsonl", "requests.csv")  # too large to keep with the code
 
@@ -123,8 +123,8 @@ def _models(out: Path) -> dict[str, Any]:
     from harness.runner.verdict import judge
 
     rows = []
-    for name, kernels in MODELS.items():
-        settings = [f"model={name}", f"device.kernels={kernels}", "device.dtype=float32"]
+    for name in MODELS:
+        settings = [f"model={name}", "device.dtype=float32"]
         with initialize_config_dir(str(EXPERIMENTS), version_base="1.3"):
             model, backend = open_model(compose("config", overrides=settings))
         verdict = judge(model, backend)
@@ -140,7 +140,7 @@ def _models(out: Path) -> dict[str, Any]:
 def _answers(out: Path, quick: bool) -> dict[str, Any]:
     import torch
 
-    from harness.answers_check import check_answers
+    from harness.tasks.answers_check import check_answers
 
     table = check_answers(EXPERIMENTS, 8 if quick else 48, "cuda" if torch.cuda.is_available() else "cpu")
     write_table(out / "answers.csv", table)

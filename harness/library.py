@@ -27,23 +27,23 @@ from allocators.base import Allocator
 from allocators.checker import Checked
 from allocators.paged import Paged
 from harness import devices
-from harness.build import make_allocator, make_scheduler
-from harness.claims import composed
-from harness.clock import Clock
 from harness.config import asked_by, settled
-from harness.engine import Engine
+from harness.console.mistakes import explained
 from harness.errors import HarnessError
 from harness.installation import EXPERIMENTS
+from harness.job.build import make_allocator, make_scheduler
 from harness.metrics.gaps import Gaps
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.summary import client_side, summarize
-from harness.mistakes import explained
-from harness.replayer import Source, replay
+from harness.replay.clock import Clock
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.routers.base import Router
 from harness.runner.latency.base import Latency
 from harness.runner.simulated import SimulatedModelRunner
 from harness.runner.simulated_device import SimulatedDevice
+from harness.tasks.claims import composed
 from harness.workload import Workload, build_workload
 from schedulers.base import Scheduler
 from schedulers.continuous import Continuous
@@ -228,7 +228,7 @@ def _run(fleet: list[Engine], requests: list[Request], folder: Path) -> Run:
 
 
 def _composed(overrides: list[str]) -> DictConfig:
-    import harness.task  # noqa: F401  (its resolvers)
+    import harness.sweeps.task  # noqa: F401  (its resolvers)
 
     with explained(EXPERIMENTS):
         return composed(overrides)

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.claims import composed
 from harness.installation import EXPERIMENTS
 from harness.job import run_job
+from harness.tasks.claims import composed
 from tests.figures.test_experiments import JOBS
 
 NAMES = sorted(path.stem for path in (EXPERIMENTS / "experiment").glob("*.yaml"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from harness.arguments import keys_of, quoted, with_quotes
+from harness.console.arguments import keys_of, quoted, with_quotes
 from harness.errors import HarnessError
 
 NAMES = ["trace, final=2 (1).csv", "é à ü.csv", "it's.csv", 'say "so".csv', "a[1]{b}.csv", "a=b.csv", "a#b;c&d!.csv",

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
-from harness import check
 from harness.__main__ import EXPERIMENTS
 from harness.errors import HarnessError
 from harness.runner import checked as checked_module
@@ -18,6 +17,7 @@ from harness.runner import device as device_module
 from harness.runner import verdict as verdict_module
 from harness.runner.device import load
 from harness.runner.families import families
+from harness.tasks import check
 from tests.runner.test_verdict import without
 
 FAST = "device.kernels=torch"

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.mistakes import explained
+from harness.console.mistakes import explained
 
 ROOT = Path(__file__).resolve().parents[1]
 FAST = ("device=simulated", "workload.num_requests=6")

@@ -9,9 +9,9 @@ from omegaconf import DictConfig, OmegaConf
 
 import allocators.paged
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.claims import composed
-from harness.identity import digest, identity
-from harness.labels import PUBLISHED, label, names
+from harness.naming.identity import digest, identity
+from harness.naming.labels import PUBLISHED, label, names
+from harness.tasks.claims import composed
 
 SYSTEMS = {"orca_max": "Orca (Max)", "orca_pow2": "Orca (Pow2)", "orca_oracle": "Orca (Oracle)", "vllm": "vLLM",
            "vattention": "vAttention", "faster_transformer": "FasterTransformer", "ideal": "Ideal"}  # fmt: skip

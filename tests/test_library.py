@@ -17,10 +17,10 @@ import harness
 import harness.__main__  # (its resolvers)
 from allocators.paged import Paged
 from allocators.virtual import Virtual
-from harness.claims import composed
 from harness.errors import HarnessError
 from harness.job import run_job
 from harness.routers.round_robin import RoundRobin
+from harness.tasks.claims import composed
 from schedulers.continuous import Continuous
 from schedulers.request import Batch
 from schedulers.vllm_v1 import VllmV1

@@ -2,8 +2,8 @@
 
 import pytest
 
+from harness.console.listing import GROUPS, entries, list_names
 from harness.errors import HarnessError
-from harness.listing import GROUPS, entries, list_names
 
 
 @pytest.mark.parametrize("name", GROUPS)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.claims import EXPERIMENTS, composed
-from harness.names import model_name, workload_name
+from harness.naming.names import model_name, workload_name
+from harness.tasks.claims import EXPERIMENTS, composed
 
 SHAPE: dict[str, Any] = {"model_type": "llama", "hidden_size": 64}
 

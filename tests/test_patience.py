@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import harness.report
-from harness.patience import ImpatientError, patience
+from harness.job.patience import ImpatientError, patience
 from schedulers.continuous import Continuous
 
 from .command import FAST, command

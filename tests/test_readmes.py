@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.__main__ import COMMANDS
-from harness.claims import composed
+from harness.tasks.claims import composed
 from tests.command import command
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -92,7 +92,7 @@ def test_a_command_of_a_readme_runs(words: str, place: Path, monkeypatch: pytest
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="no bash")
 def test_completion_in_bash_knows_commands_groups_and_keys() -> None:
-    script = """source harness/completion.bash
+    script = """source harness/console/completion.bash
     try() { COMP_LINE="$1"; COMPREPLY=(); _kvlab "$PYTHON"; echo "${COMPREPLY[@]}"; }
     try 'python -m harness experiment=paged_v'; try 'python -m harness l'; try 'python other.py '"""
     done = subprocess.run(["bash", "-c", script], cwd=ROOT, env={**os.environ, "PYTHON": sys.executable}, text=True,

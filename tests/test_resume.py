@@ -16,8 +16,8 @@ import pandas as pd
 import pytest
 
 import harness.report
-from harness.folders import LOCK, Lock
-from harness.launchers import STOPPED
+from harness.sweeps.folders import LOCK, Lock
+from harness.sweeps.launchers import STOPPED
 
 from .command import FAST, command
 from .test_folders import _interrupting

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import harness.report
-from harness import surroundings
+from harness.console import surroundings
 from harness.report.drawing import draw_all
 
 from .command import FAST, command

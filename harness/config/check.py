@@ -15,7 +15,7 @@ from harness.config.keys.plugins import HOME
 from harness.config.kinds import near
 from harness.config.together import together
 from harness.errors import HarnessError
-from harness.mistakes import locate, nearest
+from harness.naming.lookup import locate, nearest
 
 OPEN = ("model.config", *HOME)  # sections with keys that are not the schema's to know
 

@@ -18,18 +18,18 @@ GROUPS = ("experiment", "server", "system", "hydra")  # they choose other keys
 ARRIVALS = ("workload.arrival", "workload.rate", "workload.concurrency", "workload.num_requests")
 # What a task does not look at, by sections and keys; with `only`, all but these.
 IDLE: Mapping[str, Collection[str]] = {
-    "harness.capacity.find_capacity": ("workload.arrival", "workload.rate", "workload.concurrency", "memory_map"),
+    "harness.tasks.capacity.find_capacity": ("workload.arrival", "workload.rate", "workload.concurrency", "memory_map"),
     "harness.live.beside.beside": ("workload.arrival", "workload.rate", "workload.concurrency", "memory_map"),
-    "harness.calibrate.measure": (*ARRIVALS, "workload.duration_s", "memory_map"),
+    "harness.tasks.calibrate.measure": (*ARRIVALS, "workload.duration_s", "memory_map"),
 }
 # Of a server that is not ours.
 ITS_OWN = ("allocator", "reservation", "scheduler", "model", "kv_slots", "kv_bytes", "gpu_memory_utilization", "debug",
            "memory_map", "simulation")  # fmt: skip
-SENDS = ("harness.job.serve", "harness.capacity.find_capacity")
+SENDS = ("harness.job.serve", "harness.tasks.capacity.find_capacity")
 ANY = ("task", "seed", "repeat", "label", "figures", "patience_s")  # task looks at these
 ONLY: Mapping[str, Collection[str]] = {
-    "harness.paging_overhead.measure": (*ANY, "model", "device", "overhead"),
-    "harness.claims.run_part": (*ANY, "baseline", "figure", "part", "parts"),
+    "harness.tasks.paging_overhead.measure": (*ANY, "model", "device", "overhead"),
+    "harness.tasks.claims.run_part": (*ANY, "baseline", "figure", "part", "parts"),
     "harness.validate.task.validate": (*ANY, "validate"),
 }
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
+from harness.console.mistakes import explained
 from harness.errors import HarnessError
 from harness.installation import EXPERIMENTS
-from harness.mistakes import explained
 
 MOST_TOLD = 10  # mistakes
 Job = TypeVar("Job")

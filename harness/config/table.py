@@ -57,7 +57,7 @@ def _classes(title: str) -> Iterator[str]:
     if not title.startswith("Allocator"):
         return
     from harness.config import plugins
-    from harness.mistakes import locate
+    from harness.naming.lookup import locate
 
     yield from ("| class | keys |", "|---|---|")
     for group in HOME:

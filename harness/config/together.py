@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -13,6 +14,7 @@ from harness.config.keys.run import MOST_SLOTS
 from harness.devices import KINDS, SIMULATED
 from harness.errors import HarnessError
 from harness.files import missing
+from harness.naming.lookup import locate, nearest
 
 FILES = ("workload.path", "validate.measured", "validate.meta", "model.config")
 FOLDERS = ("validate.profile",)
@@ -106,10 +108,21 @@ def _heads(values: Values) -> Iterator[str]:
                "multiple of it, or model.config.head_dim be set")  # fmt: skip
 
 
+def _task(values: Values) -> Iterator[str]:
+    """Its module is only looked for: what it imports must not be there before `compiled.use`."""
+    module = values["task"].rpartition(".")[0]
+    try:
+        there = find_spec(module) is not None
+    except (ImportError, ValueError):
+        there = False
+    try:
+        there or locate(values["task"], "task")
+    except HarnessError as error:
+        yield str(error)
+
+
 def _choices(values: Values) -> Iterator[str]:
     """Names that another key lists."""
-    from harness.mistakes import nearest
-
     for key, among in (("part", "parts"), ("case", "cases"), ("lengths", "lengths_of")):
         if key in values and among in values and values[key] not in values[among]:
             yield f"{key}={values[key]}: {among} has no such name{nearest(values[key], list(values[among]))}"
@@ -127,7 +140,7 @@ def _label(values: Values) -> Iterator[str]:
     """Nobody is called by the name of a published set-up who is another."""
     if values["label"] is None:
         return
-    from harness.labels import PUBLISHED, label
+    from harness.naming.labels import PUBLISHED, label
 
     cfg = OmegaConf.create({**values, "label": None})
     if values["label"] in {system.name for system in PUBLISHED} and (name := label(cfg)) != values["label"]:
@@ -135,4 +148,16 @@ def _label(values: Values) -> Iterator[str]:
 
 
 Rule = Callable[[Values], Iterator[str]]
-RULES: tuple[Rule, ...] = (_pool, _tables, _clock, _server, _simulated, _workload, _heads, _choices, _inputs, _label)
+RULES: tuple[Rule, ...] = (
+    _task,
+    _pool,
+    _tables,
+    _clock,
+    _server,
+    _simulated,
+    _workload,
+    _heads,
+    _choices,
+    _inputs,
+    _label,
+)

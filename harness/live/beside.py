@@ -9,14 +9,10 @@ import numpy as np
 import pandas as pd
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from harness.build import build_scheduler
-from harness.calibrate import as_yaml, errors_by_kind
-from harness.clock import Clock
 from harness.devices import is_elsewhere
-from harness.drift import drift, spread_of
-from harness.engine import Engine
 from harness.errors import HarnessError
 from harness.files import write_table, write_text
+from harness.job.build import build_scheduler
 from harness.live.beside_figure import draw, told
 from harness.live.limits import limits_of
 from harness.live.step_log import read_step_log
@@ -24,9 +20,13 @@ from harness.live.steps import client_steps
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.summary import client_side
-from harness.replayer import Source, replay
+from harness.replay.clock import Clock
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.simulated import SimulatedModelRunner
+from harness.tasks.calibrate import as_yaml, errors_by_kind
+from harness.tasks.drift import drift, spread_of
 from harness.workload import Workload, build_workload
 
 HELD_BACK = 5  # every 5th step is not fitted

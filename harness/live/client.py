@@ -15,6 +15,8 @@ from harness.live.stream import Answer, StreamError, message_of, quoted
 from schedulers.request import Request
 
 KEEPALIVE_S = 4  # a kept connection is dropped before the server drops it (uvicorn after 5 s), or requests get lost
+ABORTED = frozenset(("abort", "error"))  # reasons with which an engine gives a request up
+LOOKS = 10  # in the longest silence
 HEAD = 4096  # bytes of an error that are read
 
 
@@ -86,22 +88,28 @@ class Client:
         return json.dumps(body | dict(self.server.extra_body or {})).encode()
 
     async def _send(self, request: Request, body: bytes) -> Outcome:
-        answer, sent, reached = Answer(), self.clock(), False
+        answer, sent, reached, url = Answer(), self.clock(), False, self.server.endpoint
 
         def over(status: str, reason: str | None) -> Outcome:
             return Outcome(status, reason and self.server.hide(reason), sent, answer, reached)
 
         try:
-            async with self.session.post(self.server.endpoint, data=body, allow_redirects=False) as response:
+            async with asyncio.timeout(self.server.timeout_s):
+                headers = self.server.headers(url)
+                response = await self.session.post(url, data=body, headers=headers, allow_redirects=False)
+            async with response, Silence(response.content, self.server.timeout_s) as silence:
                 reached = True
                 if response.status != 200:
                     said = quoted(await _error(response))
                     refused = 400 <= response.status < 500
-                    return over("rejected" if refused else "failed", f"HTTP {response.status}: {said}")
+                    later = response.headers.get("Retry-After")
+                    again = f" (Retry-After: {quoted(later)})" if later else ""
+                    return over("rejected" if refused else "failed", f"HTTP {response.status}: {said}{again}")
                 if response.content_type != "text/event-stream":
                     said = quoted(await response.content.read(HEAD))
                     return over("failed", f"the answer is no event stream but {response.content_type}: {said}")
                 async for piece in response.content.iter_any():
+                    silence.broken = True
                     answer.feed(piece, self.clock())
         except StreamError as error:
             return over("failed", f"{_after(answer, request)}: {error}")
@@ -110,12 +118,45 @@ class Client:
         except (aiohttp.ServerTimeoutError, TimeoutError):
             return over("failed", f"nothing came for {self.server.timeout_s:g} s, {_after(answer, request)}")
         except aiohttp.ClientConnectorError as error:
-            return over("failed", f"no connection: {error.os_error.strerror or error}")
+            return over("failed", f"no connection: {why_none(error)}")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             why = str(error) or type(error).__name__
             return over("failed", f"the connection broke {_after(answer, request)}: {quoted(why)}")
         answer.close()
         return over(*verdict(answer, request, self.server.ignore_eos))
+
+
+class Silence:
+    """Ends a stream's reading with a `TimeoutError` when nothing came for `most_s`, to a tenth of that.
+
+    aiohttp's own `sock_read` sets a timer anew for each piece, which costs an eighth of all that a client does for it;
+    this one looks ten times in that time whether something came.
+
+    Attributes:
+        broken: set it when something came.
+    """
+
+    def __init__(self, stream: aiohttp.StreamReader, most_s: float) -> None:
+        self.stream, self.every_s = stream, most_s / LOOKS
+        self.broken, self.looks = False, 0
+
+    async def __aenter__(self) -> Silence:
+        self._later()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.timer.cancel()
+
+    def _later(self) -> None:
+        self.timer = asyncio.get_running_loop().call_later(self.every_s, self._look)
+
+    def _look(self) -> None:
+        self.looks = 0 if self.broken else self.looks + 1
+        self.broken = False
+        if self.looks < LOOKS:
+            self._later()
+        else:
+            self.stream.set_exception(TimeoutError())
 
 
 def verdict(answer: Answer, request: Request, ignore_eos: bool) -> tuple[str, str | None]:
@@ -126,6 +167,8 @@ def verdict(answer: Answer, request: Request, ignore_eos: bool) -> tuple[str, st
     if len(answer.ended) < request.n and not (answer.done and tokens >= asked):
         said = "[DONE] came" if answer.done else "the stream ended"
         return "failed", f"{said} {_after(answer, request)}, without a finish_reason"
+    if aborted := ABORTED.intersection(answer.ended.values()):
+        return "failed", f"the server gave it up {_after(answer, request)} (finish_reason {min(aborted)})"
     if answer.pieces > tokens:
         return "finished", f"the server counts {tokens} tokens and sent {answer.pieces} pieces"
     if ignore_eos and tokens != asked:
@@ -137,9 +180,16 @@ def verdict(answer: Answer, request: Request, ignore_eos: bool) -> tuple[str, st
 def open_session(server: Server) -> aiohttp.ClientSession:
     """A session without a bound on connections, whose requests may take as long as something comes now and then."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=300)
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=server.timeout_s, sock_read=server.timeout_s)
-    headers = {"Content-Type": "application/json", **server.headers}
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=server.timeout_s, sock_read=None)
+    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}  # to compress is to hold back
     return aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers)
+
+
+def why_none(error: aiohttp.ClientConnectorError) -> str:
+    """Why there is no connection: what the system says, or what is wrong with a certificate."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return str(error.certificate_error)
+    return error.os_error.strerror or str(error.os_error)
 
 
 async def _error(response: aiohttp.ClientResponse) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from allocators.paged import Paged
-from harness.clock import Clock
-from harness.engine import Engine
 from harness.errors import HarnessError
 from harness.measured.loop import CHUNKED, WHOLE, Loop
 from harness.metrics.recorder import Recorder
 from harness.operators.costs import Costs
 from harness.operators.latency import OperatorLatency
-from harness.replayer import Source, replay
+from harness.replay.clock import Clock
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.runner.simulated import SimulatedModelRunner
 from harness.workload import Workload
 from schedulers.request import Request

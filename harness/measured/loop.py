@@ -1,7 +1,7 @@
 """A closed loop of clients around one engine, or several in lockstep, as long as memory never binds.
 
-It makes the decisions that the schedulers of `schedulers/` make under the engine of `harness.engine` when nobody is
-ever refused a block: then who decodes needs no look at each sequence, and a step costs the same whatever the batch.
+It makes the decisions that the schedulers of `schedulers/` make under the engine of `harness.replay.engine` when nobody
+is ever refused a block: then who decodes needs no look at each sequence, and a step costs the same whatever the batch.
 That it is the same, to the nanosecond, is tested against them. Where the pool may fill they serve themselves.
 """
 

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -107,8 +107,15 @@ def write_requests(table: pd.DataFrame, path: Path) -> None:
         writer.writerow(table.columns)
         for start in range(0, len(table), ROWS):
             part = table.iloc[start : start + ROWS]
-            columns = [part[name].astype(object).where(part[name].notna(), None).tolist() for name in part]
-            writer.writerows(zip(*columns, strict=True))
+            writer.writerows(zip(*[_cells(part[name]) for name in part], strict=True))
+
+
+def _cells(column: pd.Series) -> list[Any]:
+    """Its values; None where there is none."""
+    cells = column.tolist()
+    for row in np.flatnonzero(column.isna()):
+        cells[row] = None
+    return cells
 
 
 def _aligned(count: int, rows: np.ndarray, values: np.ndarray) -> np.ndarray:

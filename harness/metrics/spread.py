@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,9 +44,13 @@ class Difference(NamedTuple):
 
 def half_width(values: Sequence[float]) -> float | None:
     """Half the width of the interval around their mean; None of fewer than three."""
-    if len(values) < LEAST:
-        return None
-    return _t(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return None if len(values) < LEAST else half_of(len(values)) * float(np.std(values, ddof=1))
+
+
+@cache
+def half_of(count: int) -> float:
+    """Half the width of the interval around the mean of `count` values, in their standard deviations; NaN of few."""
+    return _t(count - 1) / math.sqrt(count) if count >= LEAST else math.nan
 
 
 def difference(first: Mapping[Any, float], second: Mapping[Any, float]) -> Difference:

@@ -14,6 +14,7 @@ from harness.metrics.recorder import Recorder
 from harness.metrics.steps import Totals
 
 HELD = ("used", "finished_held", "reserved", "over_reserved", "rounding")
+NOT_HELD = ("cached", "fragmented", "short", "free")
 PERCENTILES = (50, 90, 95, 99)
 OWN_LIMITS = {"ttft": "ttft_slo_ms", "tpot": "tpot_slo_ms", "e2e": "deadline_ms"}  # latency → limit of a request
 
@@ -84,9 +85,17 @@ def _latencies(table: pd.DataFrame, gaps: Gaps) -> dict[str, Any]:
     row: dict[str, Any] = {"lateness_max_s": _number(table["lateness_s"].max())}
     for name in ("ttft", "tpot", "e2e", "queueing"):
         row |= {f"{name}_{key}_ms": value for key, value in _spread(table[f"{name}_ms"]).items()}
+    row["tpot_total_ms"] = _tpot_total(table)
     row |= {f"itl_{key}_ms": value for key, value in gaps.summary(PERCENTILES).items()}
     row["itl_max_ms"] = gaps.longest / 1e6 if gaps.counts else None
     return row
+
+
+def _tpot_total(table: pd.DataFrame) -> float | None:
+    """First to last token summed over requests, by their further tokens: TPOTs weighed by the lengths of answers."""
+    there = table[table["tpot_ms"].notna()]
+    further = there["output_tokens"] // there["n"].fillna(1).clip(lower=1) - 1
+    return _ratio(float((there["tpot_ms"] * further).sum()), float(further.sum()))
 
 
 def _normalized(table: pd.DataFrame) -> float | None:
@@ -128,6 +137,8 @@ def _engine(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[str,
         for column in (*Books._fields, *recorder.steps.more):
             mean = totals.mean(column)
             row[f"{prefix}kv_{column}_pct"] = None if mean is None else 100 * mean / capacity
+        spare = [totals.mean(column) for column in NOT_HELD]
+        row[f"{prefix}kv_held_pct"] = None if None in spare else 100 - 100 * sum(filter(None, spare)) / capacity
         saved = totals.mean("saved")
         held = saved and saved + sum(totals.mean(column) or 0.0 for column in HELD)
         row[f"{prefix}kv_saved_pct"] = 100 * saved / held if saved and held else saved
@@ -180,8 +191,9 @@ def told_limits(table: pd.DataFrame, slo_ms: dict[str, float]) -> str:
 def _spread(values: pd.Series) -> dict[str, float | None]:
     """Mean and percentiles (linear, as numpy and vLLM do), of what is there."""
     there = values.dropna()
+    found = there.quantile([p / 100 for p in PERCENTILES]) if len(there) else [None] * len(PERCENTILES)
     spread = {"mean": _number(there.mean())}
-    return spread | {f"p{p}": _number(there.quantile(p / 100)) if len(there) else None for p in PERCENTILES}
+    return spread | {f"p{p}": _number(value) for p, value in zip(PERCENTILES, found, strict=True)}
 
 
 def _time(totals: Totals, name: str) -> float:

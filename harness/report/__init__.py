@@ -64,24 +64,24 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
     steps = times = None
     predicted, square = prediction.nothing(), sweep.table.head(0)
     with go_on("step times", warnings):
-        if len(sweep.done) and not sweep.simulated:
+        timed = any((folder / job / "steps.csv").exists() for job in sweep.table["dir"])  # a server's client has none
+        if len(sweep.done) and timed and not sweep.simulated:
             steps = prediction.pooled_steps(folder, sweep.table)
             times = prediction.fit_steps(steps)
             _write(folder / "step_time.json", json.dumps(times.to_dict(), indent=2, allow_nan=False) + "\n", lost)
             if times.held_back_pct > NOISY_PCT:
-                warnings.append(f"step times are noisy (a fitted model misses them by {times.held_back_pct:.0f} %, "
-                                "median): was the machine busy? Then ratios are noisy, too")  # fmt: skip
+                warnings.append(f"step times are noisy: {times.noise()}; ratios between jobs are as uncertain")
     with go_on("simulation of the same requests", warnings):
         if times:
             predicted = prediction.predict_jobs(folder, build_scheduler, times)
     with go_on("2 × 2", warnings):
         sweep = sweep.join(predicted.set_index("dir")[prediction.ADDED])
-        square = two_by_two(sweep.groups)
+        square = two_by_two(sweep.groups, sweep.table)
     for name, table in (("comparison", sweep.table), ("two_by_two", square), ("prediction", predicted)):
         if len(table) or name == "comparison":
             _write(folder / f"{name}.csv", table, lost)
     with go_on("table", warnings):
-        print_table(sweep.table, console, sweep.what_ran)
+        print_table(sweep.table, console, sweep.what_ran, sweep.baseline)
     if times:
         console.print(times.sentence(), style="dim", markup=False, highlight=False)
     beside, pairs, reasons = "", None, list[str]()
@@ -119,7 +119,7 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
 def report_job(folder: Path, console: Console | None = None, figures: str = "screen") -> None:
     """Print the metrics of a single run and draw its memory, latencies and timeline into `figures/`."""
     from harness.report import latency_cdf, memory_breakdown, timeline
-    from harness.report.table import print_job
+    from harness.report.one_run import print_job
 
     console = console or _console()
     warnings: list[str] = []

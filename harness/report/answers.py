@@ -13,7 +13,7 @@ from harness.report.comparison import records
 from harness.report.curves import AXIS, capacities, caption, draw_panel, legend
 from harness.report.figures import Pair
 from harness.report.looks import color_of, system_looks
-from harness.report.style import frame, new_figure, times
+from harness.report.style import frame, new_figure, times, whisker
 from harness.report.sweep import Sweep
 
 ANSWERS = "workload.n"
@@ -57,6 +57,8 @@ def draw_saved(ax: Axes, rows: pd.DataFrame, kind: str) -> None:
         for at, value, published in bars:
             ax.bar(at, value, 0.36, color=color_of("vLLM"), alpha=0.45 if published else 1, edgecolor="white",
                    hatch="////" if published else None)  # fmt: skip
+            if not published:
+                whisker(ax, row, SAVED, at)
             ax.annotate(f"{value:.1f}", (at, value), xytext=(0, 2), textcoords="offset points", ha="center", size=8.5)
     ax.set_xticks(range(len(rows)), [f"{count:g}" for count in rows[ANSWERS]])
     ax.tick_params(axis="x", length=0)

@@ -1,6 +1,6 @@
 """Public claims about paging and continuous batching, each with its source and the rule by which it is judged here.
 
-No number of ours is written in this file: a judge computes it from the runs of the same sweep (see `harness.claims`).
+No number of ours is written in this file: a judge computes it from the runs of the same sweep (`harness.tasks.claims`).
 """
 
 from __future__ import annotations

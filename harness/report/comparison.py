@@ -11,7 +11,6 @@ import pandas as pd
 
 from allocators.base import Books
 from harness.errors import HarnessError
-from harness.identity import short
 from harness.report.naming import WHO, axes, name_rows
 from harness.report.rows import parse_overrides, read_rows
 
@@ -94,29 +93,6 @@ def find_baseline(jobs: pd.DataFrame, baseline: str | None) -> str:
     raise HarnessError(f"no system {baseline!r} to compare with; there are {', '.join(dict.fromkeys(labels))}")
 
 
-def aggregate(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per identity (and label, if its repeats were given several), with the medians over its finished repeats.
-
-    Adds `NAME_min` and `NAME_max` of each metric, `label` (system and swept values), `repeats` (how many finished) and
-    `dirs` (their folders).
-    """
-    swept, rows = swept_columns(table), []
-    metrics = [n for n in table.columns if pd.api.types.is_numeric_dtype(table[n]) and n not in (*swept, "repeat")]
-    for _, group in table.groupby(["system", "identity", *swept], sort=False, dropna=False):
-        done = group[group["status"] == "finished"]
-        row = group.iloc[0].to_dict() | {"repeats": len(done), "dirs": done["dir"].tolist()}
-        row["label"] = " · ".join([str(row["system"]), *(f"{short(n, swept)} {_short(row[n])}" for n in swept)])
-        if len(group) > 1 and len(done) < len(group):
-            row["status"] = f"{len(done)} of {len(group)} finished"
-            row["error"] = next(iter(group["error"].dropna()), None)
-        values = (done if len(done) else group)[metrics].astype("float64")
-        row |= values.median().to_dict()
-        row |= values.min().add_suffix("_min").to_dict() | values.max().add_suffix("_max").to_dict()
-        rows.append(row)
-    extra = ["label", "repeats", "dirs", *(f"{name}_{end}" for name in metrics for end in ("min", "max"))]
-    return pd.DataFrame(rows, columns=[*table.columns, *extra])
-
-
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows, each as a mapping."""
     return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
@@ -178,10 +154,6 @@ def _text(value: Any) -> Any:
 def _number(column: pd.Series) -> pd.Series:
     numbers = pd.to_numeric(column, errors="coerce")
     return numbers if (numbers.isna() == column.isna()).all() else column
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def names(values: Iterable[Any], limit: int = 4) -> str:

@@ -16,7 +16,7 @@ from harness.published import THEIRS, Curve, crossing, curve, source
 from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.looks import Look, system_looks
-from harness.report.style import frame, new_figure
+from harness.report.style import frame, new_figure, with_half
 from harness.report.sweep import Sweep
 
 METRIC = "normalized_latency_mean_s"
@@ -55,6 +55,9 @@ def draw_panel(ax: Axes, sweep: Sweep, rows: pd.DataFrame, style: Mapping[str, L
     for row in records(rows):
         look, theirs = style[row["system"]], curve(name, panel, row["system"])
         probes, width = read_probes(sweep, row), WIDTHS.get(row["system"], 1.7)
+        for further in range(1, len(row["dirs"])):  # repeats, thin
+            more = read_probes(sweep, row, further)
+            ax.plot(more["rate"], more[METRIC], color=look.color, linewidth=0.7, alpha=0.5)
         ax.plot(probes["rate"], probes[METRIC], color=look.color, linewidth=width, marker=look.marker, markersize=3.5,
                 zorder=2.5 - 0.1 * width, alpha=0.6 if width > 5 else 1)  # fmt: skip
         if theirs:
@@ -79,7 +82,8 @@ def caption(done: pd.DataFrame) -> str:
     """What the axes are."""
     return (f"Mean over all requests of the time from arrival to end, per output token. Poisson arrivals for "
             f"{', '.join(f'{seconds:,.0f} s' for seconds in dict.fromkeys(done['trace_s']))}. Dotted: the limit "
-            f"of {LIMIT} s per token at which capacities are compared.")  # fmt: skip
+            f"of {LIMIT} s per token at which capacities are compared."
+            + (" Thin lines: further repeats." if done["repeats"].max() > 1 else ""))  # fmt: skip
 
 
 def pairs(sweep: Sweep, name: str, panels: tuple[str, ...] = ()) -> Iterator[Pair]:
@@ -112,9 +116,9 @@ def panel(row: dict[str, Any], panels: tuple[str, ...] = ()) -> str:
     return panels[0] if panels else f"{row['model']}_{row['workload']}"
 
 
-def read_probes(sweep: Sweep, row: dict[str, Any]) -> pd.DataFrame:
-    """The probes of a row's first repeat, by rate."""
-    return pd.read_csv(sweep.folder / row["dirs"][0] / "probes.csv").sort_values("rate")
+def read_probes(sweep: Sweep, row: dict[str, Any], repeat: int = 0) -> pd.DataFrame:
+    """The probes of one of a row's repeats, by rate."""
+    return pd.read_csv(sweep.folder / row["dirs"][repeat] / "probes.csv").sort_values("rate")
 
 
 def _latencies(sweep: Sweep, row: dict[str, Any], theirs: Curve, at: str) -> Iterator[Pair]:
@@ -140,9 +144,9 @@ def _name_capacities(ax: Axes, rows: pd.DataFrame, style: Mapping[str, Look]) ->
         rate = row["capacity_rate"]
         level, before = (level + 1 if before < rate < before + near else 0), rate
         right = rate < near or (rate == last and len(rows) > 1)
-        ax.annotate(f"{rate:.3g}", (rate, LIMIT), xytext=(9 if right else -4, 6 + 14 * level), size=8.5, bbox=box,
-                    color=style[row["system"]].color, textcoords="offset points", ha="left" if right else "right",
-                    annotation_clip=False)  # fmt: skip
+        text, place = with_half(row, "capacity_rate", "{:.3g}"), (9 if right else -4, 6 + 14 * level)
+        ax.annotate(text, (rate, LIMIT), xytext=place, size=8.5, bbox=box, color=style[row["system"]].color,
+                    textcoords="offset points", ha="left" if right else "right", annotation_clip=False)  # fmt: skip
 
 
 def _finding(done: pd.DataFrame) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from harness.metrics.spread import LEAST
 from harness.report.comparison import records
 from harness.report.looks import Look, row_looks
 from harness.report.style import frame, label_rows, new_figure, plain_log, rows_height
@@ -17,6 +18,7 @@ PANELS = (
     ("e2e_ms", "End to end", "s from arrival to last token"),
 )
 CURVES = 9  # more lines than this can't be told apart
+SHARES = np.linspace(0, 100, 101)  # of the requests, where repeats are compared
 POINTS = 20_000  # of a curve; no screen shows more
 
 
@@ -31,10 +33,14 @@ def draw(sweep: Sweep) -> Figure | None:
     style = row_looks(sweep.groups, [] if many else sweep.swept)
     for i, row in enumerate(records(done)):
         requests = sweep.requests(row["dirs"], [name for name, _, _ in PANELS])
+        ends = sweep.quantiles(row["dirs"], [name for name, _, _ in PANELS], SHARES)
         for ax, (name, _, _) in zip(axes, PANELS, strict=True):
             values = np.sort(requests[name].dropna().to_numpy()) / (1 if name == "tpot_ms" else 1e3)
             if len(values):
                 (_range if many else _curve)(ax, values, i, len(done), row["label"], style[row["label"]])
+                if name in ends and not many:
+                    low, high = ends[name] / (1 if name == "tpot_ms" else 1e3)
+                    ax.fill_betweenx(SHARES, low, high, color=style[row["label"]].color, alpha=0.18, linewidth=0)
     for ax, (_, title, unit) in zip(axes, PANELS, strict=True):
         ax.set(title=title, xlabel=unit)
         low, high = ax.dataLim.intervalx
@@ -52,6 +58,8 @@ def draw(sweep: Sweep) -> Figure | None:
         axes[0].set_ylabel("requests served within this time, %")
         axes[0].set_ylim(0, 101)
         caption = "Read: the height of a curve is the share of requests that were at least that fast. Left is better."
+        if done["repeats"].max() >= LEAST:
+            caption += " Curves: all repeats together; bands: 95 % interval of each quantile's mean over repeats."
     lost = done[["rejected", "unfinished"]].sum(axis=1) if "unfinished" in done else done["rejected"]
     if lost.sum() > 0:
         caption += f" Up to {lost.max():.0f} rejected or unfinished requests of a system are not drawn."

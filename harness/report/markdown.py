@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from harness.report.columns import definitions
 from harness.report.comparison import records
 from harness.report.paper import fig_2_applies
 from harness.report.prediction import StepTimes
-from harness.report.style import seconds
+from harness.report.repeats import UNTOLD
+from harness.report.style import seconds, with_half
 from harness.report.sweep import Sweep
 from harness.report.table import beside_fig_2, beside_simulated, notes, table_cells
+from harness.report.two_by_two import factor
 
 
 def report_text(sweep: Sweep, square: pd.DataFrame, times: StepTimes | None,
@@ -21,9 +23,11 @@ def report_text(sweep: Sweep, square: pd.DataFrame, times: StepTimes | None,
     """The whole report as Markdown."""
     headers, rows = table_cells(sweep.groups)
     headers = [header.replace("-\n", "").replace("\n", " ") for header in headers]
+    rows = [[cell.replace("\n", "<br>") for cell in row] for row in rows]
     lines = ["# What ran", "", sweep.what_ran or "No job finished.", ""]
     if rows:
         lines += ["| " + " | ".join(cells) + " |" for cells in (headers, ["---"] * len(headers), *rows)] + [""]
+        lines += [*(f"- {name}: {text}" for name, text in definitions(sweep.groups)), ""]
     lines += ["# Findings", "", *(f"- {text}" for text in findings(sweep, square, times)), ""]
     for path in figures:
         lines += [f"![{path.stem}](figures/{path.name})", ""]
@@ -43,19 +47,23 @@ def findings(sweep: Sweep, square: pd.DataFrame, times: StepTimes | None) -> lis
         return ["No job finished, so there is nothing to say."]
     ratios = done.set_index("label")["output_throughput_x"].dropna()
     if len(ratios) > 1:
+        best = records(done[done["label"] == ratios.idxmax()])[0]
+        untold = f", but is not told apart from it by {best['repeats']} repeats" if best["told_apart"] in UNTOLD else ""
+        ratio = with_half(best, "output_throughput_x", "{:.2f}")
         found.append(
-            f"{ratios.idxmax()} produces {ratios.max():.2f} times the output tokens per second of {sweep.baseline}."
+            f"{best['label']} produces {ratio} times the output tokens per second of {sweep.baseline}{untold}."
         )
     else:
         found += [alone(row) for row in records(done) if not pd.isna(row["output_throughput"])]
     used = done.set_index("label")["saturated_kv_used_pct"].dropna()
     if len(used):
+        shares = {row["label"]: with_half(row, "saturated_kv_used_pct", "{:.1f}") for row in records(done)}
         found.append(f"KV {sweep.unit} in use while requests wait for memory: "
-                     + ", ".join(f"{name} {value:.1f} %" for name, value in used.items()) + ".")  # fmt: skip
+                     + ", ".join(f"{name} {shares[name]} %" for name in used.index) + ".")  # fmt: skip
     for row in records(square):
         at = ", ".join(f"{name} {row[name]}" for name in sweep.swept)
-        found.append(f"2 × 2{f' at {at}' if at else ''}: paging alone ×{math.exp(row['ln_paging']):.2f}, continuous "
-                     f"batching alone ×{math.exp(row['ln_continuous']):.2f}, both ×{math.exp(row['ln_both']):.2f}; ln "
+        found.append(f"2 × 2{f' at {at}' if at else ''}: paging alone {factor(row, 'paging')}, continuous "
+                     f"batching alone {factor(row, 'continuous')}, both {factor(row, 'both')}; ln "
                      f"{row['ln_paging']:.3f} + {row['ln_continuous']:.3f} {row['ln_remainder']:+.3f} (remainder) = "
                      f"{row['ln_both']:.3f}.")  # fmt: skip
     if times is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -9,7 +11,7 @@ from matplotlib.patches import Patch
 
 from harness.report.comparison import records
 from harness.report.paper import FIG_2, fig_2_applies, other_pool
-from harness.report.style import COLUMNS, DARK, fill, frame, new_figure, rows_height, wrap
+from harness.report.style import COLUMNS, DARK, fill, frame, new_figure, rows_height, whisker, wrap
 from harness.report.sweep import Sweep
 
 # The paper's fourth bucket holds buddy rounding, holes and free slots, so it takes a colour of its own.
@@ -32,11 +34,13 @@ def draw(sweep: Sweep) -> Figure | None:
     paper = saturated and "workload" in done and fig_2_applies(done["workload"])
     labels: list[str] = []
     bars: list[tuple[dict[str, float], bool]] = []
+    means: dict[int, tuple[dict[str, Any], str]] = {}  # of which rows the bars are, and what their interval is of
     for row in records(done):
         whole = saturated and pd.isna(row["saturated_kv_used_pct"])
         prefix = "saturated_kv" if saturated and not whole else "kv"
         labels.append(row["label"] + ("†" if whole else ""))
         bars.append(({name: row.get(f"{prefix}_{name}_pct", 0) for name in COLUMNS}, False))
+        means[len(bars) - 1] = row, f"{prefix}_used_pct"
         if paper and not sweep.swept and row["system"] in FIG_2:
             labels.append("paper, Fig. 2")
             bars.append((FIG_2[row["system"]], True))
@@ -44,10 +48,12 @@ def draw(sweep: Sweep) -> Figure | None:
     ax = fig.subplots()
     y = 0.0
     ticks = []
-    for values, theirs in bars:
+    for number, (values, theirs) in enumerate(bars):
         y += 0.74 if theirs else 1.0  # the paper's bar sits close to ours
         ticks.append(y)
         stack(ax, y, values, theirs)
+        if number in means:
+            whisker(ax, *means[number], y + 0.26, across=True)  # below the numbers
     ax.set_yticks(ticks, [wrap(label, 40) for label in labels])
     ax.set_ylim(y + 0.6, 0.4)
     for text, (_, theirs) in zip(ax.get_yticklabels(), bars, strict=True):

@@ -10,17 +10,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from harness.clock import Clock
-from harness.engine import Engine
 from harness.errors import HarnessError
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.summary import summarize
-from harness.replayer import Source, replay
+from harness.replay.clock import Clock
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.report.comparison import names, read_jobs, records
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.latency.fitted import names as feature_names
 from harness.runner.simulated import SimulatedModelRunner
+from harness.tasks.drift import drift, spread_of
 from harness.workload import build_workload
 from schedulers.base import Scheduler
 from schedulers.request import Request
@@ -38,6 +39,7 @@ class StepTimes(NamedTuple):
     Attributes:
         latency: the model of whole steps (schedule and complete included), fitted to four fifths of all of them.
         held_back_pct: median |relative error| of its step times on the other fifth, in percent.
+        drift: what of it is not the model's fault, since the machine changed pace (`harness.tasks.drift.spread_of`).
         base_ms, per_sequence_ms, per_context_us: T(batch) of a step that only decodes, in ms, ms per lane and µs per
             token of context that its lanes look back to; of lanes the straight line from the first knot to the last.
         steps: how many steps were looked at.
@@ -45,6 +47,7 @@ class StepTimes(NamedTuple):
 
     latency: FittedLatency
     held_back_pct: float
+    drift: dict[str, float]
     base_ms: float
     per_sequence_ms: float
     per_context_us: float
@@ -57,6 +60,13 @@ class StepTimes(NamedTuple):
             f"+ {self.per_context_us:.2g} µs · tokens of context"
         )
 
+    def noise(self) -> str:
+        """How far steps are from the model, and how much of that is the machine's changing pace."""
+        return (f"a fitted model misses them by {self.held_back_pct:.0f} % (median), by "
+                f"{self.drift['error_within_piece_pct']:.0f} % at one pace of the machine; jobs took "
+                f"{self.drift['drift_fastest_pct']:+.0f} to {self.drift['drift_slowest_pct']:+.0f} % more time than it "
+                "says")  # fmt: skip
+
     def decode_ms(self, lanes: np.ndarray, context_per_lane: float) -> np.ndarray:
         """``[n]``: T(batch) for batches of `lanes` sequences that each look back to `context_per_lane` tokens."""
         base = np.array([self.latency.base(int(count)) for count in lanes]) / 1e6
@@ -65,9 +75,10 @@ class StepTimes(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """For `step_time.json`: coefficients in ns under the names of their features, what is absent as None."""
         keys = ("base_ms", "per_sequence_ms", "per_context_us", "held_back_pct")
-        row = {key: getattr(self, key) for key in keys}
+        row = {key: getattr(self, key) for key in keys} | self.drift
         present = {key: value if np.isfinite(value) else None for key, value in row.items()}
         named = dict(zip(feature_names(self.latency.knots), self.latency.coefficients, strict=True))
+        named["live lanes"] = self.latency.live_ns
         return present | {"steps": self.steps, "coefficients_ns": named}
 
 
@@ -79,7 +90,7 @@ def nothing() -> pd.DataFrame:
 def pooled_steps(folder: Path, jobs: pd.DataFrame, per_job: int = STEPS_PER_JOB) -> pd.DataFrame:
     """The steps of all finished jobs that computed something, at most `per_job` of each (drawn at random, seed 0).
 
-    Adds `system`, `lanes` (live and idle ones) and `step_ms` (schedule, execute and complete).
+    Adds `run` (the job's folder), `system`, `lanes` (live and idle) and `step_ms` (schedule, execute and complete).
 
     Raises:
         HarnessError: no job finished, or they ran different models or devices.
@@ -97,7 +108,9 @@ def pooled_steps(folder: Path, jobs: pd.DataFrame, per_job: int = STEPS_PER_JOB)
             steps = steps.sample(per_job, random_state=0).sort_index()
         step_ms = steps["schedule_ms"] + steps["execute_ms"] + steps["complete_ms"]
         tables.append(
-            steps.assign(system=job["system"], lanes=steps["num_seqs"] + steps["idle_lanes"], step_ms=step_ms)
+            steps.assign(
+                run=job["dir"], system=job["system"], lanes=steps["num_seqs"] + steps["idle_lanes"], step_ms=step_ms
+            )
         )
     if not tables:
         raise HarnessError("no job finished, so there are no steps to fit")
@@ -109,12 +122,13 @@ def fit_steps(steps: pd.DataFrame) -> StepTimes:
     held_back = np.arange(len(steps)) % HELD_BACK == HELD_BACK - 1
     fitted, other = steps[~held_back], steps[held_back]
     latency = FittedLatency.fit(fitted.assign(execute_ms=fitted["step_ms"], schedule_ms=0.0, complete_ms=0.0))
+    paces = spread_of(drift(latency, steps.assign(begun=0.0), held_back))
     error = np.abs(latency.predict(other) / (other["step_ms"].to_numpy() * 1e6) - 1)
     first, last = latency.knots[0], latency.knots[-1]
     per_lane = (latency.base(last) - latency.base(first)) / (last - first)
     per_step, per_token = latency.base(first) - per_lane * first, latency.coefficients[len(latency.knots)]
     return StepTimes(
-        latency, 100 * float(np.median(error)), per_step / 1e6, per_lane / 1e6, per_token / 1e3, len(steps)
+        latency, 100 * float(np.median(error)), paces, per_step / 1e6, per_lane / 1e6, per_token / 1e3, len(steps)
     )
 
 
@@ -147,7 +161,7 @@ def _simulate(path: Path, job: dict[str, Any], build_scheduler: BuildScheduler, 
     """Output throughput of the job's requests under simulated steps; None when they can't be rebuilt."""
     from omegaconf import OmegaConf
 
-    from harness.build import settle_lanes
+    from harness.job.build import settle_lanes
 
     config: Any = OmegaConf.load(path / "config.yaml")
     requests = _requests(path, int(config.max_model_len))
@@ -188,7 +202,7 @@ def _requests(path: Path, max_model_len: int) -> list[Request]:
 
 def _default_builder() -> BuildScheduler:
     from harness import devices
-    from harness.build import build_scheduler
+    from harness.job.build import build_scheduler
 
     def builder(config: Any, capacity: int) -> Scheduler:
         return build_scheduler(config, capacity, layout=devices.layout_for(config))  # in whose unit the pool is counted

@@ -11,8 +11,10 @@ import numpy as np
 import pandas as pd
 
 from allocators.base import LayoutBooks
+from harness.metrics.spread import LEAST, half_of
 from harness.metrics.steps import INTEGERS, SPENT
-from harness.report.comparison import aggregate, comparison, find_baseline, names, read_jobs, swept_columns
+from harness.report.comparison import comparison, find_baseline, names, read_jobs, swept_columns
+from harness.report.repeats import aggregate, told, what_repeats
 from harness.report.rows import sound
 
 NARROW: Any = dict.fromkeys(INTEGERS[1 : SPENT.start], np.int64)  # bytes of a pool are more than 2**31
@@ -55,7 +57,7 @@ class Sweep:
     @cached_property
     def groups(self) -> pd.DataFrame:
         """One row per system and swept values, as `aggregate` makes them."""
-        return aggregate(self.table)
+        return aggregate(self.table, self.baseline)
 
     @cached_property
     def done(self) -> pd.DataFrame:
@@ -96,6 +98,25 @@ class Sweep:
             tables.append(table.loc[table["status"] == "finished", columns])
         return pd.concat(tables, ignore_index=True)
 
+    def quantiles(self, jobs: list[str], columns: list[str], shares: np.ndarray) -> dict[str, np.ndarray]:
+        """By column, the ends of the 95 % interval of each quantile's mean over the jobs ``[2, len(shares)]``.
+
+        Empty for fewer than three jobs; a column that one of them has no values of is left out.
+
+        Args:
+            shares: in percent.
+        """
+        if len(jobs) < LEAST:
+            return {}
+        tables, found = [self.requests([job], columns) for job in jobs], {}
+        for name in columns:
+            values = [table[name].dropna().to_numpy() for table in tables]
+            if all(map(len, values)):
+                of_jobs = np.array([np.percentile(of_job, shares) for of_job in values])
+                half = half_of(len(jobs)) * of_jobs.std(axis=0, ddof=1)
+                found[name] = of_jobs.mean(axis=0) + np.array([-half, half])
+        return found
+
     @cached_property
     def what_ran(self) -> str:
         """One line: model, workload, requests, pool, device; what differs between jobs is left out or counted."""
@@ -107,10 +128,13 @@ class Sweep:
             if len(values) == 1:
                 parts.append(text.format(f"{int(values.pop()):,}"))
         parts.append(names(rows["device"].dropna()) if "device" in rows else "")
-        repeats = int(self.groups["repeats"].max()) if len(self.groups) else 0
-        if repeats > 1:
-            parts.append(f"median of {repeats} repeats")
+        parts.append(what_repeats(self.table, self.groups))
         return "  ·  ".join(part for part in parts if part)
+
+    @cached_property
+    def untold(self) -> list[str]:
+        """Which systems repeats do not tell apart, in a sentence; empty where they do, or can't say."""
+        return told(self.table, self.groups)
 
     def capacity(self, job: str) -> int:
         """What a job's pool holds, in its units: what the books of any step sum to."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from harness.identity import short
+from harness.naming.identity import short
 from harness.report.looks import row_looks
-from harness.report.style import frame, new_figure, plain_log
+from harness.report.style import band, frame, new_figure, plain_log
 from harness.report.sweep import Sweep
 
 PANELS = (
@@ -50,8 +50,7 @@ def draw(sweep: Sweep, key: str) -> Figure | None:
             look = style[str(label)]
             ax.plot(rows[key], rows[name], marker=look.marker, markersize=4.5, color=look.color, linestyle=look.dash,
                     linewidth=1.8, label=label)  # fmt: skip
-            ax.fill_between(rows[key].astype(float), rows[f"{name}_min"], rows[f"{name}_max"], color=look.color,
-                            alpha=0.15, linewidth=0)  # fmt: skip
+            band(ax, rows, key, name, look.color)
         values = done[name].astype("float64")
         ax.set(title=title, xlabel=words + unit_x + (" (log scale)" if _is_log(done[key]) else ""), ylabel=unit)
         if _is_log(done[key]):
@@ -63,7 +62,7 @@ def draw(sweep: Sweep, key: str) -> Figure | None:
         else:
             ax.set_ylim(0, 102 if name == "kv_used_pct" else None)
         ax.grid()
-    caption = "Bands: smallest and largest repeat." if done["repeats"].max() > 1 else ""
+    caption = " ".join(sweep.untold)
     title = f"Throughput, latency and memory against the {words}"
     return frame(fig, title, sweep.what_ran, caption, fig.axes[0].get_lines())
 

@@ -5,87 +5,40 @@ What is the same in all rows stands once, above them; what does not fit beside t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.report.comparison import aggregate, names, records
+from harness.report.columns import DASH, definitions, shown
+from harness.report.comparison import names, records
 from harness.report.paper import FIG_2, fig_2_applies, other_pool
-from harness.report.repeats import told
-
-DASH = "–"
-
-
-def _cell(form: str, scale: float = 1.0) -> Callable[[object], str]:
-    return lambda value: DASH if pd.isna(value) else form.format(float(value) * scale)  # type: ignore[call-overload,arg-type]
-
-
-COLUMNS: list[tuple[str, str, Callable[[object], str]]] = [
-    ("output\ntok/s", "output_throughput", _cell("{:,.1f}")),
-    ("ratio", "output_throughput_x", _cell("×{:.2f}")),
-    ("mean\nbatch", "mean_batch_size", _cell("{:.1f}")),
-    ("KV used\n%", "saturated_kv_used_pct", _cell("{:.1f}")),
-    ("waste\n%", "saturated_waste_pct", _cell("{:.1f}")),
-    ("recom-\nputed %", "recomputed_pct", _cell("{:.1f}")),
-    ("TTFT\np50 s", "ttft_p50_ms", _cell("{:.2f}", 1e-3)),
-    ("TPOT\np50 ms", "tpot_p50_ms", _cell("{:.1f}")),
-    ("e2e\np99 s", "e2e_p99_ms", _cell("{:.1f}", 1e-3)),
-    ("capacity\nreq/s", "capacity_rate", _cell("{:.3g}")),
-    ("% of\nideal", "pct_of_ideal", _cell("{:.1f}")),
-    ("goodput\nreq/s", "goodput", _cell("{:.3g}")),
-    ("$ per\nM tokens", "cost_per_million_output_tokens", _cell("{:.3g}")),
-]
-
-SPREAD = ("mean", "p50", "p90", "p99")
-BOOKS = [("in use", "used"), ("held by finished", "finished_held"), ("reserved", "reserved"),
-         ("over-reserved", "over_reserved"), ("rounding", "rounding"), ("cached", "cached"),
-         ("fragmented", "fragmented"), ("too short", "short"), ("free", "free")]  # fmt: skip
-JOB: list[tuple[str, str, list[tuple[str, str]]]] = [
-    ("requests", "", [(name, name) for name in ("finished", "rejected", "unfinished", "failed")]),
-    ("makespan", "s", [("", "duration_s")]),
-    ("throughput", "tokens/s", [("output", "output_throughput"), ("prompts and output", "total_token_throughput"),
-                                ("output while steady", "steady_output_throughput"),
-                                ("while saturated", "saturated_output_throughput")]),
-    ("goodput", "requests/s", [("", "goodput")]),
-    ("cost", "dollars per million output tokens", [("", "cost_per_million_output_tokens")]),
-    *((name.upper() if len(name) < 5 else name, "ms", [(key, f"{name}_{key}_ms") for key in SPREAD])
-      for name in ("ttft", "tpot", "itl", "e2e", "queueing")),
-    ("oldest waiting", "s", [("mean", "waiting_age_mean_s"), ("most", "waiting_age_max_s")]),
-    ("normalized latency", "s per token", [("mean", "normalized_latency_mean_s")]),
-    ("batch", "sequences", [("mean", "mean_batch_size"), ("while steady", "steady_mean_batch_size"),
-                            ("while saturated", "saturated_mean_batch_size")]),
-    ("engine's KV cache", "%", [("in use", "kv_in_use_pct"), ("most", "kv_in_use_max_pct"),
-                                ("prefix hits", "prefix_hit_pct")]),
-    ("lanes", "%", [("useful", "useful_lane_pct")]),
-    ("recomputed", "% of tokens", [("", "recomputed_pct")]),
-    ("saved by sharing", "% of slots", [("", "kv_saved_pct"), ("while saturated", "saturated_kv_saved_pct")]),
-    ("moved", "slots", [("copied", "copied_slots"), ("swapped", "swapped_slots")]),
-    ("KV pool", "%", [(short, f"kv_{column}_pct") for short, column in BOOKS]),
-    ("KV pool, saturated", "%", [(short, f"saturated_kv_{column}_pct") for short, column in BOOKS]),
-]  # fmt: skip
-RARE = ("saved by sharing", "moved")  # left out where there was none of it
+from harness.report.repeats import aggregate, told
 
 
 def table_cells(groups: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """(headers, rows) of the short table, as text; a header has a line break where a terminal wants one."""
-    there = [column for column in COLUMNS if column[1] in groups]
-    rows = [[row["label"], *(form(row[name]) for _, name, form in there), row["status"]] for row in records(groups)]
-    return ["system", *(header for header, _, _ in there), "status"], rows
+    """(headers, rows) of the short table, as text; a header has a line break where a terminal wants one.
+
+    Of repeats a cell has two lines.
+    """
+    columns = list(shown(groups))
+    rows = [[row["label"], *(column.cell(row) for column in columns), row["status"]] for row in records(groups)]
+    return ["system", *(column.header for column in columns), "status"], rows
 
 
-def print_table(table: pd.DataFrame, console: Console, what_ran: str = "") -> None:
-    """Print a comparison; repeats become their median, rows that did not finish are marked.
+def print_table(table: pd.DataFrame, console: Console, what_ran: str = "", baseline: str = "") -> None:
+    """Print a comparison; repeats become their mean, rows that did not finish are marked.
 
     Args:
         what_ran: what all rows have in common besides.
+        baseline: see `aggregate`.
     """
     if table.empty:
         console.print("There are no jobs to compare.")
         return
-    groups = aggregate(table)
+    groups = aggregate(table, baseline)
     headers, rows = table_cells(groups)
     headers, rows, alike = told_once(headers, rows)
     for line in filter(None, (what_ran, f"In all rows: {alike}." if alike else "")):
@@ -99,7 +52,8 @@ def print_table(table: pd.DataFrame, console: Console, what_ran: str = "") -> No
         for row, color in zip(rows, colors, strict=True):
             view.add_row(*(Text(row[i]) for i in columns), style=color)
         console.print(view)
-    for note in [*notes(table, groups), *beside_fig_2(groups), *beside_simulated(groups)]:
+    said = "; ".join(f"{name}: {text}" for name, text in definitions(groups)) + "."
+    for note in [said, *notes(table, groups), *beside_fig_2(groups), *beside_simulated(groups)]:
         console.print(Text(note, style="dim"))
 
 
@@ -116,8 +70,8 @@ def told_once(headers: list[str], rows: list[list[str]]) -> tuple[list[str], lis
     if not all(short):  # two rows of one name
         shared, short = [], [row[0] for row in rows]
     same = [i for i in range(1, len(headers)) if headers[i] != "ratio" and len({row[i] for row in rows}) == 1]
-    told = [" ".join((headers[i].replace("-\n", "").replace("\n", " "), rows[0][i])) for i in same
-            if rows[0][i] != DASH]  # fmt: skip
+    told = [" ".join((headers[i].replace("-\n", "").replace("\n", " "), rows[0][i].replace("\n", ", ")))
+            for i in same if rows[0][i] != DASH]  # fmt: skip
     left = [i for i in range(1, len(headers)) if i not in same]
     cells = [[name, *(row[i] for i in left)] for name, row in zip(short, rows, strict=True)]
     return [headers[0], *(headers[i] for i in left)], cells, ", ".join([*shared, *told])
@@ -142,35 +96,9 @@ def fitting(headers: list[str], rows: list[list[str]], width: int) -> Iterator[l
     yield columns
 
 
-def print_job(table: pd.DataFrame, console: Console, what_ran: str = "") -> None:
-    """Print what one job measured, a line for each kind of number; kinds that were not measured are left out."""
-    (row,) = records(table)
-    view = Table(
-        box=None, padding=(0, 2, 0, 0), show_header=False, title=Text(str(row["system"])), title_justify="left"
-    )
-    for name, unit, keys in JOB:
-        there = [f"{short} {_figures(row[key])}".strip() for short, key in keys if key in row and pd.notna(row[key])]
-        idle = name in RARE and not any(row.get(key) for _, key in keys)
-        if there and not idle:
-            view.add_row(name, Text(", ".join(there) + f" {unit}"))
-    console.print(view)
-    console.print(Text(what_ran, style="dim"))
-    for note in notes(table, aggregate(table))[1:]:  # the first explains columns of the other table
-        console.print(Text(note, style="dim"))
-
-
-def _figures(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
 def notes(table: pd.DataFrame, groups: pd.DataFrame) -> list[str]:
-    """What the numbers can't say themselves: rejections, failures, warnings, spread, and the paper's figures."""
-    found = ["KV used and waste: mean over the time in which requests waited for memory (–: none ever did); "
-             "recomputed: share of all tokens computed."]  # fmt: skip
-    if (repeats := groups["repeats"].max()) > 1:
-        worst = (groups["output_throughput_max"] / groups["output_throughput_min"] - 1).max()
-        found.append(f"Medians of up to {repeats} repeats; output throughput varies by up to {100 * worst:.1f} %.")
-        found += told(table, groups)
+    """What the numbers can't say themselves: who is not told apart, rejections, failures and warnings."""
+    found = told(table, groups)
     for row in records(groups):
         lost = [
             f"{row[name]:.0f} {name}" for name in ("rejected", "unfinished", "failed") if name in row and row[name] > 0

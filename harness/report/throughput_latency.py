@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from harness.report.comparison import records
 from harness.report.looks import Look, row_looks
+from harness.report.repeats import UNTOLD
 from harness.report.style import frame, label_rows, new_figure, plain_log, rows_height, seconds, times
 from harness.report.sweep import Sweep
 
@@ -35,17 +36,15 @@ def draw(sweep: Sweep) -> Figure | None:
     label_rows(fig.axes[0], done["label"].tolist())
     caption = ("Right is better in the first panel, left in the others. Times count from each request's arrival, "
                "waiting included.")  # fmt: skip
-    if done["repeats"].max() > 1:
-        caption += " Whiskers: smallest and largest repeat."
     caption += f" ×: against {sweep.baseline}." if len(done) > 1 else ""
     if _simulated(done).any():
         caption += " Diamonds: the same requests simulated with the fitted step times."
-    return frame(fig, _title(done, sweep), sweep.what_ran, caption)
+    return frame(fig, _title(done, sweep), sweep.what_ran, " ".join([caption, *sweep.untold]))
 
 
 def _panel(ax: Axes, done: pd.DataFrame, name: str, scale: float, style: list[Look]) -> None:
     values = done[name].astype("float64").to_numpy() * scale
-    low, high = (done[f"{name}_{end}"].astype("float64").to_numpy() * scale for end in ("min", "max"))
+    low, high = (done[f"{name}_{end}"].astype("float64").to_numpy() * scale for end in ("low", "high"))
     simulated = _simulated(done) if name == "output_throughput" else np.zeros(len(done))
     positive = values[values > 0]
     log = len(positive) > 1 and positive.max() / positive.min() > LOG_FROM
@@ -68,7 +67,7 @@ def _panel(ax: Axes, done: pd.DataFrame, name: str, scale: float, style: list[Lo
             text = seconds(done[name].iloc[i] / 1e3 if name.endswith("_ms") else value)
         ax.annotate(
             text,
-            (max(value, high[i], simulated[i]), i),
+            (np.nanmax([value, high[i], simulated[i]]), i),
             xytext=(6, 0),
             textcoords="offset points",
             va="center",
@@ -94,6 +93,8 @@ def _title(done: pd.DataFrame, sweep: Sweep) -> str:
         row = records(done)[0]
         return f"{row['label']}: {row['output_throughput']:,.0f} output tokens per second"
     best, most = ratios.idxmax(), float(ratios.max())
+    if best in set(done.loc[done["told_apart"].isin(UNTOLD), "label"]):
+        return f"How fast does each system serve the same requests? {best} is not told apart from {sweep.baseline}"
     if most < 1.005:
         return f"How fast does each system serve the same requests? None is faster than {sweep.baseline}"
     return f"{best} produces {times(most)[1:]} times the output tokens per second of {sweep.baseline}"

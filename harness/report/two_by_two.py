@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from harness.metrics.spread import half_width
 from harness.report.comparison import records, swept_columns
+from harness.report.repeats import METRIC, by_seed
 from harness.report.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -22,29 +25,56 @@ CELLS = {
     "continuous_contiguous": {"continuous + contiguous(max_model_len)"},
     "continuous_paged": {"vLLM", "continuous + paged(on_demand)"},
 }
-COLUMNS = [*CELLS, "ln_paging", "ln_continuous", "ln_remainder", "ln_both"]
+LOGS = ("ln_paging", "ln_continuous", "ln_remainder", "ln_both")
+HALVES = tuple(f"{name}_half" for name in LOGS)
+COLUMNS = [*CELLS, *LOGS, *HALVES]
 
 
-def two_by_two(groups: pd.DataFrame) -> pd.DataFrame:
+def two_by_two(groups: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.DataFrame:
     """One row per point of the sweep at which all four systems finished; empty when there is none.
 
-    `static_contiguous` ... are output throughputs over the makespan (medians over repeats), in tokens/s, with
+    `static_contiguous` ... are output throughputs over the makespan (means over repeats), in tokens/s, with
     contiguous(max_model_len) and paged(on_demand). With ln of their ratios to static_contiguous, `ln_paging` is that of
     static_paged, `ln_continuous` that of continuous_contiguous, `ln_both` that of continuous_paged, and
-    `ln_remainder` = ln_both - ln_paging - ln_continuous, which may be negative.
+    `ln_remainder` = ln_both - ln_paging - ln_continuous, which may be negative. `..._half` are halves of their 95 %
+    intervals, of the seeds that all four systems share; empty for fewer than three.
+
+    Args:
+        groups: as `aggregate` makes them.
+        table: the comparison that they are made of; without it there are no intervals.
     """
     swept, rows = swept_columns(groups), []
     done = groups[groups["repeats"] > 0]
     for point, at in done.groupby(swept, sort=False, dropna=False) if swept else [((), done)]:
         cells = {name: _throughput(at, systems) for name, systems in CELLS.items()}
         if all(cells.values()):
-            rows.append(dict(zip(swept, point, strict=True)) | cells | _logs(cells))  # type: ignore[arg-type]
+            halves = _halves(at, table) if table is not None else dict.fromkeys(HALVES)
+            rows.append(dict(zip(swept, point, strict=True)) | cells | _logs(cells) | halves)  # type: ignore[arg-type]
     return pd.DataFrame(rows, columns=[*swept, *COLUMNS])
 
 
 def _throughput(rows: pd.DataFrame, systems: set[str]) -> float | None:
     values = rows.loc[rows["system"].isin(systems), "output_throughput"].dropna()
     return float(values.iloc[0]) if len(values) == 1 else None  # of two, neither is the one that is meant
+
+
+def _halves(at: pd.DataFrame, table: pd.DataFrame) -> dict[str, float | None]:
+    """Of the logarithms of each seed that all four have."""
+    runs = [by_seed(table, records(at[at["system"].isin(systems)])[0]["dirs"], METRIC) for systems in CELLS.values()]
+    shared = [seed for seed in runs[0] if all(of.get(seed) for of in runs)]
+    logs = pd.DataFrame([_logs(dict(zip(CELLS, (of[seed] for of in runs), strict=True))) for seed in shared])
+    return {f"{name}_half": half_width(logs[name].tolist()) if len(shared) else None for name in LOGS}
+
+
+def factor(row: Mapping[str, Any], name: str) -> str:
+    """``×1.45``, and its 95 % interval where there is one: ``×1.45 (1.41 – 1.49)``."""
+    value, half = row[f"ln_{name}"], row.get(f"ln_{name}_half")
+    text = f"×{math.exp(value):.2f}"
+    return (
+        text
+        if half is None or pd.isna(half)
+        else f"{text} ({math.exp(value - half):.2f} – {math.exp(value + half):.2f})"
+    )
 
 
 def _logs(cells: dict[str, float]) -> dict[str, float]:
@@ -58,9 +88,9 @@ def _logs(cells: dict[str, float]) -> dict[str, float]:
 
 def draw(sweep: Sweep) -> Figure | None:
     """The four throughputs as a square, and the factors as steps on a log axis; None without all four."""
-    from harness.report.style import frame, new_figure, times
+    from harness.report.style import frame, new_figure
 
-    table = two_by_two(sweep.groups)
+    table = two_by_two(sweep.groups, sweep.table)
     if table.empty:
         return None
     row = records(table)[0]
@@ -68,13 +98,12 @@ def draw(sweep: Sweep) -> Figure | None:
     square, steps = fig.subplots(1, 2, width_ratios=(1, 1.35))
     _square(square, row)
     _steps(steps, row)
-    factor = {name: math.exp(row[f"ln_{name}"]) for name in ("paging", "continuous", "remainder", "both")}
-    title = (f"Output throughput: paging alone {times(factor['paging'])}, continuous batching alone "
-             f"{times(factor['continuous'])}, both together {times(factor['both'])}")  # fmt: skip
+    title = (f"Output throughput: paging alone {factor(row, 'paging')}, continuous batching alone "
+             f"{factor(row, 'continuous')}, both together {factor(row, 'both')}")  # fmt: skip
     caption = ("Static: a batch runs until its last request is finished; continuous: requests join and leave at any "
                "step. Contiguous: each request gets the longest possible length at once; paged: blocks as it grows. "
                "Together: the factor that neither explains alone "
-               f"({factor['remainder']:.2f}; below 1, the gains overlap).")  # fmt: skip
+               f"({factor(row, 'remainder')}; below 1, the gains overlap).")  # fmt: skip
     return frame(fig, title, sweep.what_ran, caption)
 
 
@@ -112,11 +141,16 @@ def _steps(ax: Axes, row: dict[str, Any]) -> None:
             ("continuous batching alone", row["ln_paging"], row["ln_continuous"], "#D55E00"),
             ("together, beyond both", row["ln_paging"] + row["ln_continuous"], row["ln_remainder"], "#CC79A7"),
             ("both", 0.0, row["ln_both"], "#222222")]  # fmt: skip
+    halves = [row[name] for name in HALVES]
     for i, (_, start, length, color) in enumerate(ends):
+        right = 0.0  # end of the interval
+        if pd.notna(halves[i]):
+            left, right = (math.exp(start + length + sign * halves[i]) for sign in (-1, 1))
+            ax.plot([left, right], [i, i], color="#888888", marker="|")
         low, high = sorted((math.exp(start), math.exp(start + length)))
         ax.barh(i, high - low, left=low, color=color, height=0.6)
-        ax.annotate(times(math.exp(length)), (high, i), xytext=(5, 0), textcoords="offset points", va="center",
-                    weight="bold")  # fmt: skip
+        ax.annotate(times(math.exp(length)), (max(high, right), i), xytext=(5, 0), textcoords="offset points",
+                    va="center", weight="bold")  # fmt: skip
         if i < 3:
             ax.plot([math.exp(start + length)] * 2, [i, i + 1], color="#888888", linewidth=0.8)
     ax.set_xscale("log")

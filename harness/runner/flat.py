@@ -8,8 +8,10 @@ This knows no architecture. A model that can't be traced (its control flow asks 
 
 from __future__ import annotations
 
+import logging
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -57,13 +59,25 @@ def flatten(model: Any, calls: Calls) -> Step:
     device = next(model.parameters()).device
     # The sizes say what is what: 0 and 1 would be taken for constants, equal ones for the same.
     ids, positions, due = (torch.arange(n, device=device) for n in (7, 7, 5))
-    with torch.inference_mode(False), torch.no_grad(), standing(Tracing(calls)):
+    with torch.inference_mode(False), torch.no_grad(), standing(Tracing(calls)), _quiet():
         trace = make_fx(step, tracing_mode="symbolic", pre_dispatch=True, _allow_non_fake_inputs=True)
         traced = trace(ids, positions, due, None)
     _simplify(traced)
     fuse(traced.graph)
     overwrite(traced.graph)
     return _written_out(traced)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Within it the tracer says nothing of what it can't run: that is raised, and told by whoever asked for a trace."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _simplify(traced: GraphModule) -> None:

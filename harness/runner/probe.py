@@ -6,6 +6,7 @@ something else than it would by itself.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ WITHOUT_EFFECT = {"dropout", "position_ids", "use_cache", "output_router_logits"
                   "cache_position", "output_hidden_states", "return_dict", "training"}  # fmt: skip
 # What a recurrent module may be handed and does not need: rows hold no padding, and its cache is another one.
 WITHOUT_MEANING = {"cache", "past_key_values", "cache_params", "attention_mask", "position_ids", "cache_position"}
+FOR_OTHERS = {"position_embeddings"}  # handed to every layer; a module that names it in its `forward` wants it
 BOTH_IN_ONE = "keeps keys and a recurrent state in one module, which is not modelled"
 OWN_ATTENTION = "computes attention by itself, not through the attention interface"
 
@@ -268,7 +270,8 @@ class _Probing:
         self.mixers[layer] = outer[-1]
 
     def mixer(self, module: torch.nn.Module, hidden: torch.Tensor, options: dict[str, Any]) -> torch.Tensor | None:
-        handed = {name: value for name, value in options.items() if value is not None and name not in WITHOUT_MEANING}
+        ignored = WITHOUT_MEANING | FOR_OTHERS - set(inspect.signature(own_forward(module)).parameters)
+        handed = {name: value for name, value in options.items() if value is not None and name not in ignored}
         tensors = sorted(name for name, value in handed.items() if not isinstance(value, bool | int | float | str))
         if tensors:
             raise self.refused(f"its recurrent layer is handed {', '.join(tensors)}, which is not modelled")

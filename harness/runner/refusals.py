@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
@@ -38,20 +39,33 @@ def refuse_lengths(model: Any, max_model_len: int) -> None:
     Raises:
         HarnessError: naming the model and the length that is served.
     """
+    for served, said in _limits(model, max_model_len):
+        if max_model_len > served:
+            raise HarnessError(said)
+
+
+def longest_served(model: Any) -> int | None:
+    """The longest sequences that `refuse_lengths` lets through; None = any."""
+    return min((served for served, _ in _limits(model, 0)), default=None)
+
+
+def _limits(model: Any, max_model_len: int) -> Iterator[tuple[int, str]]:
+    """The lengths that are served, each with what is said of longer ones."""
     config, positions = model.config.get_text_config(), positions_of(model.config)
-    if positions is not None and max_model_len > positions:
-        raise HarnessError(f"max_model_len={max_model_len}: model {config.model_type} has {positions} positions")
+    if positions is not None:
+        yield positions, f"max_model_len={max_model_len}: model {config.model_type} has {positions} positions"
     for module in model.modules():
         kinds = getattr(module, "rope_type", None)
         for layer_type, kind in kinds.items() if isinstance(kinds, dict) else [(None, kinds)]:
-            if not isinstance(kind, str) or not ("dynamic" in kind or kind == "longrope"):
-                continue
-            served = _original_positions(module.config, layer_type)
-            if max_model_len > served:
-                raise HarnessError(
-                    f"model {config.model_type} ({type(module).__name__}): rope_type {kind} depends on the longest "
-                    f"sequence of a batch beyond {served} positions, which is not modelled; set "
-                    f"max_model_len={served} or less (it is {max_model_len})"
+            if isinstance(kind, str) and ("dynamic" in kind or kind == "longrope"):
+                served = _original_positions(module.config, layer_type)
+                yield (
+                    served,
+                    (
+                        f"model {config.model_type} ({type(module).__name__}): rope_type {kind} depends on the longest "
+                        f"sequence of a batch beyond {served} positions, which is not modelled; set "
+                        f"max_model_len={served} or less (it is {max_model_len})"
+                    ),
                 )
 
 
@@ -63,17 +77,14 @@ def refuse_kernels(model: Any, probed: Probed, backend: Backend) -> None:
     """
     if backend.name != "triton" or probed.calls.most:
         return
-    from kvlab_kernels.triton_decode import HEAD_DIMS
+    from kvlab_kernels.triton_widths import served, widths
 
     for layer, stored in probed.layers.items():
-        what = None
-        if stored.key != stored.value:
-            what = "latents" if stored.rank else "K and V of unequal widths"
-        elif stored.key[1] not in HEAD_DIMS:
-            what = f"heads of width {stored.key[1]} (there are {', '.join(map(str, HEAD_DIMS))})"
-        if what:
-            raise HarnessError(f"model {model.config.model_type}, layer {layer}: the Triton kernels have no {what}; "
-                               "device.kernels=torch has them")  # fmt: skip
+        (_, key), (_, value) = stored.pair
+        if widths(key, value, bool(stored.rank)) is None:
+            what = f"a latent of {value} + {key - value}" if stored.rank else f"keys of {key} and values of {value}"
+            raise HarnessError(f"model {model.config.model_type}, layer {layer} keeps {what}; the Triton kernels have "
+                               f"{served()}; device.kernels=torch has any")  # fmt: skip
 
 
 def _original_positions(config: Any, layer_type: str | None) -> int:

@@ -100,12 +100,13 @@ def warm_up(runner: TorchModelRunner, cfg: DictConfig) -> dict[str, Any]:
     runner.forward(prefill_of([min(max_tokens, longest)] * 2))
     if runner.device.type != "cuda":
         return {}
-    facts = _capture(runner, cfg) if cfg.device.cuda_graphs else {"cuda_graphs": False, "cuda_graphs_reason": "off"}
+    facts = capture(runner, cfg) if cfg.device.cuda_graphs else {"cuda_graphs": False, "cuda_graphs_reason": "off"}
     torch.cuda.synchronize(runner.device)
     return facts
 
 
-def _capture(runner: TorchModelRunner, cfg: DictConfig) -> dict[str, Any]:
+def capture(runner: TorchModelRunner, cfg: DictConfig) -> dict[str, Any]:
+    """Capture decode graphs, if the model's steps can be; what `environment.json` says of it."""
     smallest = runner.allocator.footprint(1) or 1
     lanes = min(cfg.scheduler.max_num_seqs, runner.allocator.capacity // smallest)
     try:

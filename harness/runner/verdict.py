@@ -25,10 +25,9 @@ from harness.runner.cache import forward_of
 from harness.runner.flat import as_it_is
 from harness.runner.kv_pool import KVPool
 from harness.runner.made_up import MadeUp
-from harness.runner.model import positions_of
 from harness.runner.packing import Packed, slots_of
 from harness.runner.probe import Probed, probe
-from harness.runner.refusals import refuse_kernels
+from harness.runner.refusals import longest_served, refuse_kernels
 from harness.runner.torch_runner import TorchModelRunner
 
 LENGTHS = (24, 13, 5)
@@ -90,7 +89,7 @@ def judge(model: Any, backend: Backend, seed: int = 0) -> Verdict:
     """
     started = time.perf_counter()
     config = model.config.get_text_config()
-    longest = positions_of(config) or max(LENGTHS)
+    longest = longest_served(model) or max(LENGTHS)
     rng = np.random.default_rng(seed)
     rows = [rng.integers(0, config.vocab_size, length)[:longest] for length in LENGTHS]
     with torch.inference_mode(), _shortened(model):

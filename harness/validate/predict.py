@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
-import harness.engine
-from harness.build import build_scheduler
-from harness.clock import Clock
+import harness.replay.engine
 from harness.errors import HarnessError
+from harness.job.build import build_scheduler
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
-from harness.replayer import Source, replay
+from harness.replay.clock import Clock
+from harness.replay.replayer import Source, replay
 from harness.runner.latency.base import Latency
 from harness.runner.latency.table import TableLatency
 from harness.runner.simulated import SimulatedModelRunner
@@ -109,7 +109,7 @@ def predict(measured: Measured, engine: Engine, latency: TableLatency, variant: 
         scheduler = cast(Scheduler, together)
         times = LockstepLatency(latency, together, padded=variant.sizes == THEIRS)
     runner, recorder, requests = SimulatedModelRunner(times), Recorder(steps, keep=False), measured.requests()
-    alone = harness.engine.Engine(scheduler, runner, recorder, depth=2 if variant.ahead else 1)
+    alone = harness.replay.engine.Engine(scheduler, runner, recorder, depth=2 if variant.ahead else 1)
     replay(Source(Workload(requests)), [alone], Clock(), on_progress=on_progress)
     for number, reason in recorder.rejections.items():
         name = measured.table["request_id"].iloc[number]

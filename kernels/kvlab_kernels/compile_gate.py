@@ -29,6 +29,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kvlab_kernels import triton_decode, triton_moves, triton_prefill
+from kvlab_kernels.triton_widths import HEAD_DIMS, LATENTS, UNEQUAL, Widths, widths
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -74,60 +75,71 @@ class Evidence(NamedTuple):
     problems: tuple[str, ...]
 
 
-def decode_build(group: int, head_dim: int, dtype: torch.dtype, block_size: int, split: bool = True,
+def decode_build(group: int, width: Widths | int, dtype: torch.dtype, block_size: int, split: bool = True,
                  scores: str = "") -> Build:  # fmt: skip
     """The decode kernel as `decode_attention` launches it.
 
     Args:
+        width: of heads that are equally wide in K and V, or what else there is.
         scores: what of `SCORES` is done to them, in words.
     """
-    config = triton_decode.decode_config(group, head_dim, dtype)
+    shape = _widths(width)
+    config = triton_decode.decode_config(group, shape, dtype)
     constants = {
-        "GROUP": group, "ROWS": triton_decode.GROUP_ROWS if config.use_dot else 1, "HEAD_DIM": head_dim,
-        "HEAD_PAD": triton.next_power_of_2(head_dim), "BLOCK_N": config.block_n, "BLOCK_SIZE": block_size,
-        "PAGED": block_size > 0, "USE_DOT": config.use_dot, "SPLIT": split, "MIN_TILES": triton_decode.MIN_TILES,
-        "STAGES": config.num_stages, **_flags(scores),
+        "GROUP": group, "ROWS": triton_decode.GROUP_ROWS if config.use_dot else 1, **shape.constants,
+        "BLOCK_N": config.block_n, "BLOCK_SIZE": block_size, "PAGED": block_size > 0, "USE_DOT": config.use_dot,
+        "SPLIT": split, "MIN_TILES": triton_decode.MIN_TILES, "STAGES": config.num_stages, **_flags(scores),
     }  # fmt: skip
     demands = ("wide", "async", "tensor") if config.use_dot and dtype in HALVES else ("wide", "async")
-    label = (
-        f"G{group} D{head_dim} {TYPES[dtype]} {_placement(block_size)}{'' if split else ' unsplit'} {scores}".rstrip()
-    )
+    label = f"G{group} {_label(shape, dtype)} {_placement(block_size)}{'' if split else ' unsplit'} {scores}".rstrip()
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     return Build("decode", label, dtype, constants, options, demands)
 
 
-def reduce_build(head_dim: int, dtype: torch.dtype, splits: int, scores: str = "") -> Build:
+def reduce_build(width: Widths | int, dtype: torch.dtype, splits: int, scores: str = "") -> Build:
     """The second stage of decode for a number of splits."""
+    shape = _widths(width)
     constants = {
-        "HEAD_DIM": head_dim, "HEAD_PAD": triton.next_power_of_2(head_dim), "SPLITS_PAD": splits,
-        "BLOCK_N": triton_decode.decode_config(4, head_dim, dtype).block_n, "MIN_TILES": triton_decode.MIN_TILES,
+        "VALUE_DIM": shape.value, "VALUE_PAD": triton.next_power_of_2(shape.value), "SPLITS_PAD": splits,
+        "BLOCK_N": triton_decode.decode_config(4, shape, dtype).block_n, "MIN_TILES": triton_decode.MIN_TILES,
         **_flags(scores),
     }  # fmt: skip
     del constants["CAPPED"]
-    label = f"D{head_dim} {TYPES[dtype]} splits {splits} {scores}".rstrip()
+    label = f"{_label(shape, dtype)} splits {splits} {scores}".rstrip()
     return Build("reduce", label, dtype, constants, {"num_warps": 4}, ("wide",) if splits > 2 else ())
 
 
-def prefill_build(head_dim: int, dtype: torch.dtype, block_size: int, scores: str = "") -> Build:
+def prefill_build(width: Widths | int, dtype: torch.dtype, block_size: int, scores: str = "") -> Build:
     """The prefill kernel as `prefill_attention` launches it."""
-    config = triton_prefill.prefill_config(head_dim, dtype, "window" in scores or "cap" in scores)
+    shape = _widths(width)
+    config = triton_prefill.prefill_config(shape, dtype, "window" in scores or "cap" in scores)
     constants = {
-        "HEAD_DIM": head_dim, "HEAD_PAD": triton.next_power_of_2(head_dim), "BLOCK_M": config.block_m,
-        "BLOCK_N": config.block_n, "BLOCK_SIZE": block_size, "PAGED": block_size > 0, "STAGES": config.num_stages,
-        **_flags(scores),
+        **shape.constants, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_SIZE": block_size,
+        "PAGED": block_size > 0, "STAGES": config.num_stages, **_flags(scores),
     }  # fmt: skip
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     demands = ("wide", "async", "tensor") if dtype in HALVES else ("wide", "async")
-    label = f"D{head_dim} {TYPES[dtype]} {_placement(block_size)} {scores}".rstrip()
+    label = f"{_label(shape, dtype)} {_placement(block_size)} {scores}".rstrip()
     return Build("prefill", label, dtype, constants, options, demands)
+
+
+def unlike_builds() -> Iterator[Build]:
+    """Latents, of which V is the first tile of K, and keys that are wider than values."""
+    latents = [found for rank, rope in LATENTS if (found := widths(rank + rope, rank, latent=True))]
+    others = [found for pair in UNEQUAL if (found := widths(*pair))]
+    for shape, dtype in itertools.product([*latents, *others], (torch.bfloat16, torch.float32)):
+        yield from (decode_build(16, shape, dtype, size) for size in (0, 16))
+        yield from (prefill_build(shape, dtype, size) for size in (0, 16))
+    yield from (reduce_build(shape, torch.bfloat16, 64) for shape in latents)
 
 
 def move_builds() -> Iterator[Build]:
     """The write kernel of each row shape, and the copy kernel with each side listed or dense."""
-    for head_dim, dtype in itertools.product(triton_decode.HEAD_DIMS, (torch.float16, torch.float32)):
+    latents = tuple(map(sum, LATENTS))
+    for head_dim, dtype in itertools.product((*HEAD_DIMS, *latents), (torch.float16, torch.float32)):
         padded = triton.next_power_of_2(head_dim)
         rows = max(1, triton_moves.WRITE_ELEMENTS // padded // dtype.itemsize)
-        constants = {"HEAD_DIM": head_dim, "HEAD_PAD": padded, "ROWS": rows}
+        constants = {"HEAD_DIM": head_dim, "HEAD_PAD": padded, "ROWS": rows, "BOTH": head_dim not in latents}
         label = f"D{head_dim} {TYPES[dtype]}"
         yield Build("write", label, dtype, constants, {"num_warps": 4}, ("wide",))
     for words, (source, target) in itertools.product((128, 512, 2048), ((True, True), (True, False), (False, True))):
@@ -150,8 +162,9 @@ def builds(scope: str) -> list[Build]:
         decode += [decode_build(1, 128, torch.float16, 16), decode_build(1, 128, full, 16), reduce_build(128, half, 64)]
         decode += [decode_build(4, 128, half, 16, scores="window cap sinks")]
         prefill = [prefill_build(128, half, 16), prefill_build(128, half, 0), prefill_build(128, half, 16, "window")]
-        return [*decode, *prefill, next(move_builds())]
-    dims, sizes = triton_decode.HEAD_DIMS, (0, 1, 16, 64, 256)
+        latents = [build for build in unlike_builds() if build.dtype == half and "D512+64 bf16 block" in build.label]
+        return [*decode, *prefill, *latents, next(move_builds())]
+    dims, sizes = HEAD_DIMS, (0, 1, 16, 64, 256)
     if scope == "full":
         decode = [decode_build(*case) for case in itertools.product((1, 2, 4, 8), dims, TYPES, sizes, (True, False))]
         prefill = [prefill_build(*case) for case in itertools.product(dims, TYPES, sizes)]
@@ -169,7 +182,7 @@ def builds(scope: str) -> list[Build]:
         decode += [decode_build(group, head_dim, dtype, 16, scores=words) for group in (1, 4)]
         prefill += [prefill_build(head_dim, dtype, 16, words)]
     reduce += [reduce_build(d, half, 64, "window sinks") for d in dims]
-    return [*decode, *reduce, *prefill, *move_builds()]
+    return [*decode, *reduce, *prefill, *unlike_builds(), *move_builds()]
 
 
 def inspect(build: Build, arch: int) -> Evidence:
@@ -237,6 +250,19 @@ def _inspect_named(job: tuple[Build, int]) -> Evidence:
 def _flags(scores: str) -> dict[str, bool]:
     """What is done to scores beyond the softmax: a word of each of `SCORES`."""
     return {flag: word in scores.split() for word, flag in SCORES.items()}
+
+
+def _widths(width: Widths | int) -> Widths:
+    """Of heads that are equally wide in K and V, where only that is given."""
+    found = width if isinstance(width, Widths) else widths(width, width)
+    if found is None:
+        raise ValueError(f"no kernel is made for heads of {width}")
+    return found
+
+
+def _label(shape: Widths, dtype: torch.dtype) -> str:
+    rest = f"+{shape.rest}" if shape.rest else ""
+    return f"D{shape.head}{rest}{'' if shape.latent or not rest else f' V{shape.value}'} {TYPES[dtype]}"
 
 
 def _placement(block_size: int) -> str:

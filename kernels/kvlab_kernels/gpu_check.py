@@ -33,6 +33,7 @@ from kvlab_kernels import reference, triton_decode, triton_moves, triton_prefill
 from kvlab_kernels.addresses import Addresses
 from kvlab_kernels.reference import TOLERANCE, random_addresses, relative_error
 from kvlab_kernels.scores import PLAIN, Scores
+from kvlab_kernels.triton_widths import LATENTS, Widths
 
 CACHE_BYTES = 128 << 20  # twice the L2 of an H200: inputs smaller than this are rotated
 WINDOW = 1024  # tokens that the windowed decode sees
@@ -42,18 +43,26 @@ Row = dict[str, Any]
 
 
 class Heads(NamedTuple):
-    """The attention shape of a model."""
+    """The attention shape of a model; `rank`: of its keys, latents of that width and a rotated part; 0 = no latents."""
 
     name: str
     heads: int
     kv_heads: int
     head_dim: int
     dtype: torch.dtype
+    rank: int = 0
+
+    @property
+    def token_bytes(self) -> int:
+        """What a token takes in the pool of a layer."""
+        return (1 if self.rank else 2) * self.kv_heads * self.head_dim * self.dtype.itemsize
 
 
 LLAMA_8B = Heads("llama-8b", 32, 8, 128, torch.bfloat16)
 OPT_13B = Heads("opt-13b", 40, 40, 128, torch.float16)
+DEEPSEEK_V2_LITE = Heads("deepseek-v2-lite", 16, 1, 576, torch.bfloat16, 512)
 TINY = Heads("tiny", 4, 2, 64, torch.float16)
+TINY_LATENT = Heads("tiny-latent", 4, 1, 80, torch.float16, 64)
 
 
 def interpreter_problem(device: str, dtype: torch.dtype | None = None) -> str | None:
@@ -75,31 +84,38 @@ def correctness(device: str, quick: bool) -> Iterator[Row]:
     bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
     if quick:
         cases = [(4, 2, 64, fp16, 16), (2, 2, 80, fp32, 0)]
+        latents = [(4, 1, 80, fp16, 16, 64)]
         lengths, queries = [0, 1, 70], [0, 1, 40]
     else:
         cases = [(32, 8, 128, bf16, size) for size in (0, 1, 16, 64, 256)]
         cases += [(40, 40, 128, fp16, size) for size in (0, 16)] + [(32, 8, 128, fp32, size) for size in (0, 16)]
         cases += [(16, 2, head_dim, fp16, 16) for head_dim in (64, 80, 96, 256)] + [(4, 4, 128, fp32, 16)]
+        latents = [(16, 1, 576, bf16, size, 512) for size in (0, 16)] + [(128, 1, 576, fp16, 16, 512)]
+        latents += [(40, 1, 288, bf16, 16, 256), (4, 1, 80, fp32, 16, 64), (8, 2, 192, bf16, 16, 128)]
         lengths, queries = [0, 1, 17, 500, 2049, 4096, 9999], [0, 1, 17, 300, 1, 513, 128]
     sinks = torch.randn(64, device=device)
     further = [Scores(window=40), Scores(chunk=48), Scores(window=300, softcap=30.0)]
-    for (heads, kv_heads, head_dim, dtype, block_size), scores in [
-        *((case, PLAIN) for case in cases), *((cases[-1], each) for each in further),
-        *((case, Scores(window=33, sinks=sinks[: case[0]])) for case in cases[:1]),
+    for (heads, kv_heads, head_dim, dtype, block_size, value_dim), scores in [
+        *(((*case, case[2]), PLAIN) for case in cases), *(((*cases[-1], cases[-1][2]), each) for each in further),
+        *(((*case, case[2]), Scores(window=33, sinks=sinks[: case[0]])) for case in cases[:1]),
+        *((case, PLAIN) for case in latents),
     ]:  # fmt: skip
         if interpreter_problem(device, dtype):
             continue
         place, slots = random_addresses(lengths, block_size, device)
         k_pool, v_pool = torch.full((2, slots, kv_heads, head_dim), float("nan"), dtype=dtype, device=device)
+        latent = (value_dim, head_dim - value_dim) in LATENTS  # the values are the first columns of the keys
+        if value_dim != head_dim:
+            v_pool = k_pool[:, :, :value_dim] if latent else v_pool[:, :, :value_dim].contiguous()
         for index in range(len(lengths)):
             own = reference.slots_of(place, index)
             k, v = torch.randn(2, len(own), kv_heads, head_dim, device=device).to(dtype)
-            triton_moves.write_kv(k_pool, v_pool, k, v, own)
+            triton_moves.write_kv(k_pool, v_pool, k, None if latent else v[:, :, :value_dim], own)
         starts = torch.tensor([0, *queries], device=device).cumsum(0).int()
         scale = head_dim**-0.5
         for kernel, count in (("decode", len(lengths)), ("prefill", sum(queries))):
             q = torch.randn(count, heads, head_dim, device=device).to(dtype)
-            out = torch.full_like(q, float("nan"))
+            out = torch.full((count, heads, value_dim), float("nan"), dtype=dtype, device=device)
             if kernel == "decode":
                 triton_decode.decode_attention(q, k_pool, v_pool, place, scale, out, max(lengths), scores)
                 want = reference.decode_attention(q, k_pool, v_pool, place, scale, scores=scores)
@@ -112,8 +128,9 @@ def correctness(device: str, quick: bool) -> Iterator[Row]:
                 parts = starts.tolist()
             errors = [relative_error(out[a:b], want[a:b]) for a, b in pairwise(parts)]
             error = max(errors, key=lambda x: (math.isnan(x), x))  # the worst sequence speaks for the case
-            shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "window": scores.window,
-                     "chunk": scores.chunk, "softcap": scores.softcap, "sinks": scores.sinks is not None}  # fmt: skip
+            shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim,
+                     "value_dim": value_dim, "latent": latent, "window": scores.window, "chunk": scores.chunk,
+                     "softcap": scores.softcap, "sinks": scores.sinks is not None}  # fmt: skip
             yield {"kernel": kernel, **shape, "dtype": str(dtype), "block_size": block_size, "error": error,
                    "tolerance": TOLERANCE[dtype], "ok": error < TOLERANCE[dtype]}  # fmt: skip
     yield from moves_correctness(device)
@@ -173,8 +190,9 @@ def bandwidth(device: str, quick: bool) -> Iterator[Row]:
     """Decode at many shapes: paged and extent in the same kernel, beside SDPA on the same (contiguous) KV."""
     shapes = [(LLAMA_8B, batch, context) for batch in (1, 8, 64, 256) for context in (512, 4096, 32768)]
     shapes += [(OPT_13B, batch, context) for batch in (8, 32) for context in (64, 128, 256)]
-    for shape, batch, context in [(TINY, 2, 64)] if quick else shapes:
-        kv_bytes = 2 * batch * context * shape.kv_heads * shape.head_dim * shape.dtype.itemsize
+    shapes += [(DEEPSEEK_V2_LITE, batch, context) for batch in (8, 64) for context in (4096, 32768)]
+    for shape, batch, context in [(TINY, 2, 64), (TINY_LATENT, 2, 64)] if quick else shapes:
+        kv_bytes = batch * context * shape.token_bytes
         row = {"model": shape.name, "heads": shape.heads, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim,
                "dtype": str(shape.dtype), "batch": batch, "context": context}  # fmt: skip
         if device != "cpu":
@@ -183,7 +201,7 @@ def bandwidth(device: str, quick: bool) -> Iterator[Row]:
             yield row | {"note": "not enough memory"}
             continue
         variants = decode_variants(shape, batch, context, 2 if quick else max(1, -(-CACHE_BYTES // kv_bytes)), device)
-        if not quick and context == 4096 and batch in (8, 64):
+        if not quick and context == 4096 and batch in (8, 64) and not shape.rank:
             variants |= flex_variant(shape, batch, context, device)
         source, target = torch.empty(2, (64 << 20) if not quick else 4096, dtype=torch.int32, device=device)
         variants["device_copy"] = [partial(target.copy_, source)]
@@ -204,9 +222,13 @@ def decode_variants(
 ) -> dict[str, list[Callable[[], Any]]]:
     """Calls on `copies` sets of inputs. One pool serves all: extents lie as SDPA wants them, blocks are shuffled."""
     total = batch * context
-    pool = torch.empty(2, copies * total, shape.kv_heads, shape.head_dim, dtype=shape.dtype, device=device).normal_()
+    planes = 1 if shape.rank else 2
+    pool = torch.empty(
+        planes, copies * total, shape.kv_heads, shape.head_dim, dtype=shape.dtype, device=device
+    ).normal_()
+    keys, values = pool[0], pool[0, :, :, : shape.rank] if shape.rank else pool[1]
     q = torch.randn(batch, shape.heads, shape.head_dim, device=device).to(shape.dtype)
-    out = torch.empty_like(q)
+    out = q.new_empty(batch, shape.heads, values.shape[2])
     scale = shape.head_dim**-0.5
     number: dict[str, Any] = {"dtype": torch.int32, "device": device}
     rows, lengths = torch.arange(batch, **number), torch.full((batch,), context, **number)
@@ -216,7 +238,7 @@ def decode_variants(
 
     def ours(tables: torch.Tensor, block_size: int, **options: Any) -> Callable[[], Any]:
         place = Addresses(tables, rows, lengths, block_size)
-        return lambda: triton_decode.decode_attention(q, pool[0], pool[1], place, scale, out, context, **options)
+        return lambda: triton_decode.decode_attention(q, keys, values, place, scale, out, context, **options)
 
     def torch_sdpa(copy: int) -> Callable[[], Any]:
         k, v = pool[:, copy * total : (copy + 1) * total].unflatten(1, (batch, context)).transpose(2, 3)
@@ -225,12 +247,15 @@ def decode_variants(
     variants = {
         "paged_16": [ours(table, 16) for table in blocks],
         "extent": [ours(table, 0) for table in starts],
-        "sdpa": [torch_sdpa(copy) for copy in range(copies)],
     }
+    if shape.rank:  # no kernel of torch reads latents
+        return variants
+    variants["sdpa"] = [torch_sdpa(copy) for copy in range(copies)]
     if context > WINDOW:  # reads its own tiles only
         variants["paged_16_window"] = [ours(table, 16, scores=Scores(window=WINDOW)) for table in blocks]
+    alike = Widths(shape.head_dim, 0, shape.head_dim, False)
     if device != "cpu" and batch <= 8:  # does `choose_splits` cut finely enough?
-        bound = {"max_length": context, "block_n": triton_decode.decode_config(1, shape.head_dim, shape.dtype).block_n}
+        bound = {"max_length": context, "block_n": triton_decode.decode_config(1, alike, shape.dtype).block_n}
         count = triton_decode.choose_splits(
             batch * shape.kv_heads, **bound, processors=triton_decode.processors(q.device)
         )

@@ -98,11 +98,15 @@ def decode_attention(
     return result if out is None else out.copy_(result)
 
 
-def write_kv(k_pool: torch.Tensor, v_pool: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
+def write_kv(
+    k_pool: torch.Tensor, v_pool: torch.Tensor, k: torch.Tensor, v: torch.Tensor | None, slots: torch.Tensor
+) -> None:
     """Stores k, v ``[T, Hkv, D]`` into ``slots`` ``[T]`` of the pools ``[S, Hkv, D]``; a negative slot is skipped."""
     for token, slot in enumerate(slots.tolist()):
         if slot >= 0:
-            k_pool[slot], v_pool[slot] = k[token], v[token]
+            k_pool[slot] = k[token]
+            if v is not None:
+                v_pool[slot] = v[token]
 
 
 def copy_slots(kv: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:

@@ -17,6 +17,7 @@ import triton.language as tl
 
 from kvlab_kernels.addresses import Addresses
 from kvlab_kernels.scores import PLAIN, Scores
+from kvlab_kernels.triton_widths import Widths, answer_of, check_pools
 
 LOG2_E = 1.4426950408889634
 GROUP_ROWS = 16  # rows of the tensor-core tile that the query heads of one KV head fill
@@ -24,7 +25,6 @@ MIN_TILES = 2  # a split shorter than this costs more in the second stage than i
 MAX_SPLITS = 64  # what the second stage holds in registers at once
 LONGEST_SPLIT = 8192  # tokens; keeps one long context in a ragged batch from running on a single processor
 RESIDENT = 2  # programs that a processor holds at once (bounded by shared memory, see compile_gate)
-HEAD_DIMS = (64, 80, 96, 128, 256)
 
 
 class DecodeConfig(NamedTuple):
@@ -36,7 +36,7 @@ class DecodeConfig(NamedTuple):
     num_stages: int
 
 
-def decode_config(group: int, head_dim: int, dtype: torch.dtype) -> DecodeConfig:
+def decode_config(group: int, widths: Widths, dtype: torch.dtype) -> DecodeConfig:
     """The configuration for `group` query heads per KV head; a pure function, so nothing is tuned at run time.
 
     A tile of K is 16 KiB: large enough for 16-byte loads by every thread, small enough that K, V and their copies in
@@ -44,7 +44,7 @@ def decode_config(group: int, head_dim: int, dtype: torch.dtype) -> DecodeConfig
     cores, even where 1 of 16 rows is in use: the reduction (a group of 1 may ask for it) takes 168-217 registers and
     358 shuffles at head_dim 128, where the padded tile takes 114 and 12.
     """
-    padded = triton.next_power_of_2(head_dim)
+    padded = triton.next_power_of_2(widths.head)
     if dtype == torch.float32:  # no tensor cores in full precision: a multiply-add tile must stay small
         return DecodeConfig(block_n=max(16, 2048 // padded), use_dot=group > 1, num_warps=4, num_stages=3)
     return DecodeConfig(block_n=8192 // padded, use_dot=True, num_warps=4, num_stages=3)
@@ -138,7 +138,8 @@ def split_tokens(length, splits, BLOCK_N: tl.constexpr, MIN_TILES: tl.constexpr)
 def decode_kernel(
     q, k_pool, v_pool, out, partial, log_sums, tables, rows, lengths, sinks,
     scale, cap, window, chunk, q_stride_batch, q_stride_head, table_stride, kv_heads, splits,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, BLOCK_N: tl.constexpr,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, REST: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUE_PAD: tl.constexpr, LATENT: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, PAGED: tl.constexpr, USE_DOT: tl.constexpr, SPLIT: tl.constexpr,
     MIN_TILES: tl.constexpr, STAGES: tl.constexpr, LIMITED: tl.constexpr, CAPPED: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
@@ -166,20 +167,25 @@ def decode_kernel(
     head = kv_head * GROUP + member
     dim = tl.arange(0, HEAD_PAD)
     in_head = dim < HEAD_DIM
-    in_rows = (member < GROUP)[:, None] & in_head[None, :]
-    own = q + sequence * q_stride_batch + head[:, None] * q_stride_head + dim[None, :]
-    query = tl.load(own, mask=in_rows, other=0.0)
+    own = q + sequence * q_stride_batch + head[:, None] * q_stride_head
+    query = tl.load(own + dim[None, :], mask=(member < GROUP)[:, None] & in_head[None, :], other=0.0)
+    if REST:
+        rest = tl.arange(0, REST)
+        query_rest = tl.load(own + HEAD_DIM + rest[None, :], mask=(member < GROUP)[:, None], other=0.0)
     if not USE_DOT:
         query = query.to(tl.float32)
 
     table = tables + tl.load(rows + sequence).to(tl.int64) * table_stride
-    stride = kv_heads * HEAD_DIM
-    k_head = k_pool + kv_head * HEAD_DIM
-    v_head = v_pool + kv_head * HEAD_DIM
+    value_dim = tl.arange(0, VALUE_PAD)
+    in_value = value_dim < VALUE_DIM
+    stride = kv_heads * (HEAD_DIM + REST)
+    value_stride = kv_heads * VALUE_DIM
+    k_head = k_pool + kv_head * (HEAD_DIM + REST)
+    v_head = v_pool + kv_head * VALUE_DIM
 
     top = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
-    result = tl.zeros([ROWS, HEAD_PAD], tl.float32)
+    result = tl.zeros([ROWS, VALUE_PAD], tl.float32)
     entries = tile_entries(table, start, end, BLOCK_N, BLOCK_SIZE, PAGED)
     for tile in tl.range(start, end, BLOCK_N, num_stages=STAGES):
         base, offsets = tile_slots(entries, tile, BLOCK_N, BLOCK_SIZE, PAGED)
@@ -189,18 +195,25 @@ def decode_kernel(
         if LIMITED:
             valid = valid & (tile + tl.arange(0, BLOCK_N) >= first)
         place = base * stride + (offsets[:, None] * stride + dim[None, :])
-        mask = valid[:, None] & in_head[None, :]
-        keys = tl.load(k_head + place, mask=mask, other=0.0)
+        keys = tl.load(k_head + place, mask=valid[:, None] & in_head[None, :], other=0.0)
         if USE_DOT:
             scores = tl.dot(query, tl.trans(keys), input_precision="ieee")
         else:
             scores = tl.sum(query * keys.to(tl.float32), axis=1)[None, :]
+        if REST:
+            place = base * stride + (offsets[:, None] * stride + (HEAD_DIM + rest)[None, :])
+            more = tl.load(k_head + place, mask=valid[:, None], other=0.0)
+            scores = tl.dot(query_rest, tl.trans(more), scores, input_precision="ieee")
         scores = tl.where(valid[None, :], cap_scores(scores, scale, cap, CAPPED), float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=1))
         weights = tl.exp2(scores - new_top[:, None])
         shrink = tl.exp2(top - new_top)
         total = total * shrink + tl.sum(weights, axis=1)
-        values = tl.load(v_head + place, mask=mask, other=0.0)
+        if LATENT:
+            values = keys
+        else:
+            place = base * value_stride + (offsets[:, None] * value_stride + value_dim[None, :])
+            values = tl.load(v_head + place, mask=valid[:, None] & in_value[None, :], other=0.0)
         if USE_DOT:
             result = tl.dot(weights.to(values.dtype), values, result * shrink[:, None], input_precision="ieee")
         else:
@@ -215,18 +228,19 @@ def decode_kernel(
         total = total * tl.exp2(top - new_top) + tl.exp2(sink - new_top)
     result = result / tl.where(total > 0, total, 1.0)[:, None]  # no token at all: zeros
     lane = sequence * (kv_heads * GROUP) + head
+    in_rows = (member < GROUP)[:, None] & in_value[None, :]
     if SPLIT:
         lane = lane * splits + split
         tl.store(log_sums + lane, top + tl.log2(total), mask=member < GROUP)
-        tl.store(partial + lane[:, None] * HEAD_DIM + dim[None, :], result, mask=in_rows)
+        tl.store(partial + lane[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_rows)
     else:
-        tl.store(out + lane[:, None] * HEAD_DIM + dim[None, :], result.to(out.dtype.element_ty), mask=in_rows)
+        tl.store(out + lane[:, None] * VALUE_DIM + value_dim[None, :], result.to(out.dtype.element_ty), mask=in_rows)
 
 
 @triton.jit(do_not_specialize=["splits", "window", "chunk"])
 def reduce_kernel(
     partial, log_sums, out, lengths, sinks, splits, window, chunk,
-    HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS_PAD: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUE_PAD: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS_PAD: tl.constexpr,
     MIN_TILES: tl.constexpr, LIMITED: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     """Program (query head, sequence): joins the splits, each weighted by its share of the softmax's denominator."""
@@ -237,7 +251,7 @@ def reduce_kernel(
         length -= first_seen(length - 1, window, chunk) // BLOCK_N * BLOCK_N
     used = tl.cdiv(length, split_tokens(length, splits, BLOCK_N, MIN_TILES))
     split = tl.arange(0, SPLITS_PAD)
-    dim = tl.arange(0, HEAD_PAD)
+    dim = tl.arange(0, VALUE_PAD)
     log_sum = tl.load(log_sums + lane * splits + split, mask=split < used, other=float("-inf"))
     top = tl.where(used > 0, tl.max(log_sum, axis=0), 0.0)
     if SINKS:
@@ -247,33 +261,16 @@ def reduce_kernel(
     total = tl.sum(weights, axis=0)
     if SINKS:
         total += tl.exp2(sink - top)
-    mask = (split < used)[:, None] & (dim < HEAD_DIM)[None, :]
-    parts = tl.load(partial + (lane * splits + split)[:, None] * HEAD_DIM + dim[None, :], mask=mask, other=0.0)
+    mask = (split < used)[:, None] & (dim < VALUE_DIM)[None, :]
+    parts = tl.load(partial + (lane * splits + split)[:, None] * VALUE_DIM + dim[None, :], mask=mask, other=0.0)
     result = tl.sum(parts * weights[:, None], axis=0) / tl.where(total > 0, total, 1.0)
-    tl.store(out + lane * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=dim < HEAD_DIM)
+    tl.store(out + lane * VALUE_DIM + dim, result.to(out.dtype.element_ty), mask=dim < VALUE_DIM)
 
 
 @lru_cache
 def processors(device: torch.device) -> int:
     """Streaming multiprocessors of `device` (1 where Triton's interpreter runs on the CPU)."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
-def check_pools(q: torch.Tensor, k_pool: torch.Tensor, v_pool: torch.Tensor, addresses: Addresses) -> None:
-    """Raises ValueError for what the kernels would silently read wrongly."""
-    heads, head_dim = q.shape[-2:]
-    if k_pool.shape != v_pool.shape or not (k_pool.is_contiguous() and v_pool.is_contiguous()):
-        raise ValueError(f"pools must be contiguous and alike: {tuple(k_pool.shape)}, {tuple(v_pool.shape)}")
-    if head_dim != k_pool.shape[2] or head_dim not in HEAD_DIMS or heads % k_pool.shape[1]:
-        served = f"head_dim one of {HEAD_DIMS}, query heads a multiple of KV heads"
-        raise ValueError(f"cannot attend with q {tuple(q.shape)} to pool {tuple(k_pool.shape)}: {served}")
-    if q.stride(-1) != 1 or addresses.tables.stride(1) != 1:
-        raise ValueError("the last dimension of q and of the tables must be dense")
-    if not q.dtype == k_pool.dtype == v_pool.dtype:
-        raise ValueError(f"dtypes differ: q {q.dtype}, k {k_pool.dtype}, v {v_pool.dtype}")
-    size = addresses.block_size
-    if size and (size < 0 or size & (size - 1)):
-        raise ValueError(f"block_size must be 0 or a power of two, not {size}")
 
 
 def longest(addresses: Addresses, k_pool: torch.Tensor) -> int:
@@ -306,10 +303,11 @@ def decode_attention(
 
     Args:
         q: ``[B, Hq, D]``; the last dimension dense, the others with any stride.
-        k_pool, v_pool: ``[S, Hkv, D]`` contiguous, Hq a multiple of Hkv.
+        k_pool, v_pool: ``[S, Hkv, D]`` and ``[S, Hkv, Dv]`` contiguous, of widths that `triton_widths` names, Hq a
+            multiple of Hkv; of a latent the values are a view of the first columns of the keys.
         addresses: where the tokens lie; a length of 0 gives zeros, entries beyond a length are never read.
         scale: multiplies the scores.
-        out: ``[B, Hq, D]`` contiguous, written and returned; allocated when None.
+        out: ``[B, Hq, Dv]`` contiguous, written and returned; allocated when None.
         max_length: host-known bound of `lengths`. It decides the grid, never the result: a wrong bound is only slow.
         scores: what a query sees, and what is done to its scores. Of a window only its own tiles are read.
         workspace: float32, at least `workspace_size` elements; allocated when None.
@@ -318,16 +316,14 @@ def decode_attention(
     Raises:
         ValueError: shapes, strides or dtypes that the kernel does not serve, or a workspace too small.
     """
-    check_pools(q, k_pool, v_pool, addresses)
-    batch, heads, head_dim = q.shape
+    widths = check_pools(q, k_pool, v_pool, addresses)
+    batch, heads, _ = q.shape
     kv_heads = k_pool.shape[1]
     group = heads // kv_heads
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
-    if out.shape != q.shape or not out.is_contiguous():
-        raise ValueError(f"out must be contiguous {tuple(q.shape)}, not {tuple(out.shape)}")
+    out = answer_of(q, widths.value, out)
     if batch == 0:
         return out
-    config = config or decode_config(group, head_dim, q.dtype)
+    config = config or decode_config(group, widths, q.dtype)
     rows = GROUP_ROWS if config.use_dot else 1
     head_tiles = kv_heads * triton.cdiv(group, rows)
     if splits is None:
@@ -335,22 +331,23 @@ def decode_attention(
         if scores.reach:
             bound = min(bound, scores.reach + config.block_n)
         splits = choose_splits(batch * head_tiles, bound, config.block_n, processors(q.device))
-    partial, log_sums = _workspace(workspace, batch * heads * splits, head_dim, splits, q.device)
+    partial, log_sums = _workspace(workspace, batch * heads * splits, widths.value, splits, q.device)
     factor, cap = scale_and_cap(scale, scores)
     sinks = out if scores.sinks is None else scores.sinks  # never read where there are none
     flags = {"LIMITED": scores.reach > 0, "SINKS": scores.sinks is not None}
-    shape = {"HEAD_DIM": head_dim, "HEAD_PAD": triton.next_power_of_2(head_dim), "BLOCK_N": config.block_n}
     decode_kernel[(head_tiles, splits, batch)](
         q, k_pool, v_pool, out, partial, log_sums, addresses.tables, addresses.rows, addresses.lengths, sinks,
         factor, cap, scores.window, scores.chunk, q.stride(0), q.stride(1), addresses.tables.stride(0), kv_heads,
-        splits, GROUP=group, ROWS=rows, **shape, BLOCK_SIZE=addresses.block_size, PAGED=addresses.block_size > 0,
-        USE_DOT=config.use_dot, SPLIT=splits > 1, MIN_TILES=MIN_TILES, STAGES=config.num_stages, **flags,
+        splits, GROUP=group, ROWS=rows, **widths.constants, BLOCK_N=config.block_n, BLOCK_SIZE=addresses.block_size,
+        PAGED=addresses.block_size > 0, USE_DOT=config.use_dot, SPLIT=splits > 1, MIN_TILES=MIN_TILES,
+        STAGES=config.num_stages, **flags,
         CAPPED=scores.softcap > 0,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if splits > 1:
         reduce_kernel[(heads, batch)](
-            partial, log_sums, out, addresses.lengths, sinks, splits, scores.window, scores.chunk, **shape, **flags,
+            partial, log_sums, out, addresses.lengths, sinks, splits, scores.window, scores.chunk, **flags,
+            VALUE_DIM=widths.value, VALUE_PAD=triton.next_power_of_2(widths.value), BLOCK_N=config.block_n,
             SPLITS_PAD=triton.next_power_of_2(splits), MIN_TILES=MIN_TILES, num_warps=4,
         )  # fmt: skip
     return out

@@ -20,9 +20,9 @@ STAGING_BYTES = 256 << 20  # bound of the temporary of `move_slots`
 @triton.jit(do_not_specialize=["tokens", "heads"])
 def write_kernel(
     k_pool, v_pool, k, v, slots, tokens, heads, k_stride_token, k_stride_head, v_stride_token, v_stride_head,
-    HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, ROWS: tl.constexpr,
+    HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, ROWS: tl.constexpr, BOTH: tl.constexpr,
 ):  # fmt: skip
-    """Program: ROWS pairs of (token, head), K and V. A negative slot is skipped."""
+    """Program: ROWS pairs of (token, head), K and (BOTH) V. A negative slot is skipped."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     token = row // heads
     head = row % heads
@@ -31,9 +31,11 @@ def write_kernel(
     mask = (slot >= 0)[:, None] & (dim < HEAD_DIM)
     target = (slot * heads + head)[:, None] * HEAD_DIM + dim
     keys = tl.load(k + (token * k_stride_token + head * k_stride_head)[:, None] + dim, mask=mask)
-    values = tl.load(v + (token * v_stride_token + head * v_stride_head)[:, None] + dim, mask=mask)
+    if BOTH:
+        values = tl.load(v + (token * v_stride_token + head * v_stride_head)[:, None] + dim, mask=mask)
     tl.store(k_pool + target, keys, mask=mask)
-    tl.store(v_pool + target, values, mask=mask)
+    if BOTH:
+        tl.store(v_pool + target, values, mask=mask)
 
 
 @triton.jit(do_not_specialize=["count", "words", "source_plane", "target_plane"])
@@ -65,31 +67,46 @@ def copy_kernel(
         tl.store(target + end[:, None] + word[None, :], row, mask=mask)
 
 
-def write_kv(k_pool: torch.Tensor, v_pool: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
-    """Stores the K and V of a step's tokens, one launch for all.
+def write_kv(
+    k_pool: torch.Tensor, v_pool: torch.Tensor, k: torch.Tensor, v: torch.Tensor | None, slots: torch.Tensor
+) -> None:
+    """Stores the K and V of a step's tokens, one launch for all; two where they are not equally wide.
 
     Args:
-        k_pool, v_pool: ``[S, Hkv, D]`` contiguous.
-        k, v: ``[T, Hkv, D]``; the last dimension dense, the others with any stride.
+        k_pool, v_pool: ``[S, Hkv, D]`` and ``[S, Hkv, Dv]`` contiguous.
+        k, v: ``[T, Hkv, D]`` and ``[T, Hkv, Dv]``; the last dimension dense, the others with any stride. No v: the
+            values are a part of the keys.
         slots: ``[T]`` int64, distinct; a negative one is skipped (a padded lane of a CUDA graph).
 
     Raises:
         ValueError: shapes, strides or dtypes that do not fit.
     """
-    tokens, heads, head_dim = k.shape
-    if k.shape != v.shape or k_pool.shape != v_pool.shape or k_pool.shape[1:] != k.shape[1:] or len(slots) != tokens:
-        raise ValueError(f"cannot write {tuple(k.shape)}, {tuple(v.shape)} to {len(slots)} of {tuple(k_pool.shape)}")
-    if not (k_pool.is_contiguous() and v_pool.is_contiguous() and slots.is_contiguous()):
+    if v is not None and k_pool.shape == v_pool.shape:
+        return _write([(k_pool, k), (v_pool, v)], slots)
+    _write([(k_pool, k)], slots)
+    if v is not None:
+        _write([(v_pool, v)], slots)
+
+
+def _write(planes: list[tuple[torch.Tensor, torch.Tensor]], slots: torch.Tensor) -> None:
+    """Stores rows of one shape into one pool, or into two alike."""
+    (pool, rows), (other_pool, others) = planes[0], planes[-1]
+    tokens, heads, head_dim = rows.shape
+    if rows.shape != others.shape or pool.shape != other_pool.shape or pool.shape[1:] != rows.shape[1:] \
+            or len(slots) != tokens:  # fmt: skip
+        shapes = f"{tuple(rows.shape)}, {tuple(others.shape)} to {len(slots)} of {tuple(pool.shape)}"
+        raise ValueError(f"cannot write {shapes}")
+    if not (pool.is_contiguous() and other_pool.is_contiguous() and slots.is_contiguous()):
         raise ValueError("pools and slots must be contiguous")
-    if k.stride(-1) != 1 or v.stride(-1) != 1 or not k.dtype == v.dtype == k_pool.dtype == v_pool.dtype:
+    if rows.stride(-1) != 1 or others.stride(-1) != 1 or not rows.dtype == others.dtype == pool.dtype:
         raise ValueError("k and v must be dense in the last dimension and of the pool's dtype")
     if tokens == 0:
         return
     padded = triton.next_power_of_2(head_dim)
-    rows = max(1, WRITE_ELEMENTS // padded // k.element_size())
-    write_kernel[(triton.cdiv(tokens * heads, rows),)](
-        k_pool, v_pool, k, v, slots, tokens, heads, k.stride(0), k.stride(1), v.stride(0), v.stride(1),
-        HEAD_DIM=head_dim, HEAD_PAD=padded, ROWS=rows, num_warps=4,
+    count = max(1, WRITE_ELEMENTS // padded // rows.element_size())
+    write_kernel[(triton.cdiv(tokens * heads, count),)](
+        pool, other_pool, rows, others, slots, tokens, heads, rows.stride(0), rows.stride(1), others.stride(0),
+        others.stride(1), HEAD_DIM=head_dim, HEAD_PAD=padded, ROWS=count, BOTH=len(planes) == 2, num_warps=4,
     )  # fmt: skip
 
 
@@ -159,12 +176,12 @@ def swap_in(
 
 
 def _words(kv: torch.Tensor) -> torch.Tensor:
-    """The pool ``[L, 2, S, Hkv, D]`` as planes of 32-bit words ``[2L, S, row]``."""
+    """The pool ``[L, 2 (of latents 1), S, Hkv, D]`` as planes of 32-bit words ``[2L, S, row]``."""
     if kv.dim() != 5 or not kv.is_contiguous():
         raise ValueError(f"a pool is [L, 2, S, Hkv, D] contiguous, not {tuple(kv.shape)} with strides {kv.stride()}")
     if kv.shape[3] * kv.shape[4] * kv.element_size() % 32:
         raise ValueError(f"a slot's row must be a multiple of 32 bytes: {tuple(kv.shape)} of {kv.dtype}")
-    return kv.view(kv.shape[0] * 2, kv.shape[2], -1).view(torch.int32)
+    return kv.view(kv.shape[0] * kv.shape[1], kv.shape[2], -1).view(torch.int32)
 
 
 def _swap(

@@ -8,6 +8,7 @@ medians are in ``extra_info``. Nothing is asserted about time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from time import perf_counter
 
@@ -17,6 +18,7 @@ import pytest
 import torch
 from kvlab_kernels import numba_backend
 from kvlab_kernels.addresses import Addresses
+from kvlab_kernels.scores import PLAIN, Scores
 from numba import njit, prange
 from pytest_benchmark.fixture import BenchmarkFixture
 
@@ -84,6 +86,35 @@ def test_decode_bandwidth(benchmark: BenchmarkFixture, kv_heads: int, group: int
         spread={name: max(values) / min(values) for name, values in times.items()},
     )
     benchmark.pedantic(calls["paged"], rounds=5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [128, 512])
+def test_windowed_decode_takes_what_it_reads(benchmark: BenchmarkFixture, window: int) -> None:
+    """A window against everything, on scattered blocks, in turns: the share of time beside that of bytes."""
+    length = 2048
+    kv = torch.randn(2, SEQUENCES * length, 8, 64)
+    q = torch.randn(SEQUENCES, 16, 64)
+    out, addresses = torch.empty_like(q), placed("paged", SEQUENCES, length)
+    calls = {
+        name: partial(numba_backend.decode_attention, q, kv[0], kv[1], addresses, 0.125, out=out, scores=scores)
+        for name, scores in {"full": PLAIN, "window": Scores(window=window)}.items()
+    }
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(1 + ROUNDS):
+        for name, call in calls.items():
+            spent = seconds(call)
+            if turn:  # the first one compiles
+                times[name].append(spent)
+    typical = {name: median(values) for name, values in times.items()}
+    found = {"threads": numba.get_num_threads(), "tokens": length, "window": window,
+             "bytes_share": window / length, "time_share": typical["window"] / typical["full"],
+             "full_ms": 1e3 * typical["full"], "window_ms": 1e3 * typical["window"],
+             "window_gigabytes_per_second": kv.nbytes * window / length / typical["window"] / 1e9,
+             "full_gigabytes_per_second": kv.nbytes / typical["full"] / 1e9}  # fmt: skip
+    print(found)
+    benchmark.extra_info.update(found)
+    benchmark.pedantic(calls["window"], rounds=5)
 
 
 @pytest.mark.parametrize("sequences", [7, 64])

@@ -15,8 +15,8 @@ from pathlib import Path
 import pandas as pd
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from harness.claims import composed
 from harness.job import run_job
+from harness.tasks.claims import composed
 from tests.live.server import FakeServer
 
 STREAMS = int(os.environ.get("KVLAB_STREAMS", "1000"))

@@ -15,10 +15,10 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from allocators.paged import Paged
-from harness.clock import MeasuredClock
-from harness.engine import Engine
 from harness.metrics.recorder import Recorder
-from harness.replayer import Source, replay
+from harness.replay.clock import MeasuredClock
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.runner.base import StepResult
 from schedulers.continuous import Continuous
 from schedulers.request import Batch, Request

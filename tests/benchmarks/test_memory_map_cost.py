@@ -16,13 +16,13 @@ import pytest
 from omegaconf import OmegaConf
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from harness.build import build_scheduler
-from harness.claims import composed
-from harness.clock import Clock
-from harness.engine import Engine
 from harness.job import open_device, rare_collections, recorder_of
+from harness.job.build import build_scheduler
 from harness.metrics.memory_map import MappedRecorder
-from harness.replayer import Source, replay
+from harness.replay.clock import Clock
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
+from harness.tasks.claims import composed
 from harness.workload import build_workload
 
 LIMIT_PCT = 5

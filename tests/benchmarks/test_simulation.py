@@ -19,13 +19,13 @@ from omegaconf import OmegaConf
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from allocators.paged import Paged
-from harness.clock import Clock
-from harness.engine import Engine
 from harness.layout import layout_of
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import summarize
-from harness.replayer import Source, replay
+from harness.replay.clock import Clock
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.runner.latency.roofline import Roofline
 from harness.runner.simulated import SimulatedModelRunner
 from harness.runner.simulated_device import SimulatedDevice

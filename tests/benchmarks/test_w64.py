@@ -27,10 +27,10 @@ from omegaconf import OmegaConf
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from allocators.paged import Paged
-from harness.clock import MeasuredClock
-from harness.engine import Engine
 from harness.metrics.recorder import Recorder
-from harness.replayer import Source, replay
+from harness.replay.clock import MeasuredClock
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.runner.device import Loaded, load
 from harness.runner.model import build_model, read_config
 from harness.runner.torch_device import warm_up

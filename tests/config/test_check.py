@@ -9,10 +9,10 @@ from omegaconf import OmegaConf, open_dict
 
 import harness.__main__  # noqa: F401  (its resolvers)
 from allocators.paged import Paged
-from harness.build import build_allocator
-from harness.claims import composed
 from harness.config import asked_by, settle, settled, without_effect
 from harness.errors import HarnessError
+from harness.job.build import build_allocator
+from harness.tasks.claims import composed
 
 FAST = ["device=simulated", "workload.num_requests=6"]
 
@@ -204,10 +204,10 @@ def test_a_plug_in_from_a_file_gets_every_key_that_it_takes() -> None:
     (["+lanes=4", "system=continuous_lanes"], []),
     (["experiment=capacity", "workload.rate=3"],
      ["workload.num_requests=6 has no effect: it counts only without workload.duration_s",
-      "workload.rate=3 has no effect: harness.capacity.find_capacity sets it itself, or does without"]),
+      "workload.rate=3 has no effect: harness.tasks.capacity.find_capacity sets it itself, or does without"]),
     (["experiment=paging_overhead", "device=cpu", "allocator.block_size=8"],
-     ["allocator.block_size=8 and workload.num_requests=6 have no effect: harness.paging_overhead.measure sets them "
-      "itself, or does without"]),
+     ["allocator.block_size=8 and workload.num_requests=6 have no effect: harness.tasks.paging_overhead.measure sets "
+      "them itself, or does without"]),
     (["seed=3", "workload=alpaca", "workload.n=2", "label=mine"], []),
 ])  # fmt: skip
 def test_what_has_no_effect_is_said(overrides: list[str], said: list[str]) -> None:

@@ -10,13 +10,13 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.claims import composed
 from harness.config import plugins, settle
 from harness.config.keys import KEYS, SECTIONS
 from harness.config.keys.plugins import HOME
 from harness.config.kinds import Choice, Either, Many, Number, Spec, Switch, Table, Text, Whole
 from harness.installation import EXPERIMENTS
-from harness.mistakes import locate
+from harness.naming.lookup import locate
+from harness.tasks.claims import composed
 
 WORDS = {True: ["true", "True", "TRUE", "on", "On", "ON", "yes", "Yes", "y", "Y", True],
          False: ["false", "False", "off", "Off", "OFF", "no", "No", "NO", "n", "N", False]}  # fmt: skip

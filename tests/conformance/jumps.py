@@ -18,13 +18,13 @@ from allocators.contiguous import Contiguous
 from allocators.paged import Paged
 from allocators.radix import Radix
 from allocators.virtual import Virtual
-from harness.clock import Clock
-from harness.engine import Engine
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.steps import AT, Totals
 from harness.metrics.summary import summarize
-from harness.replayer import Source, replay
+from harness.replay.clock import Clock
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.runner.base import StepResult
 from harness.runner.latency.base import Latency
 from harness.runner.latency.fitted import FittedLatency

@@ -9,12 +9,12 @@ from typing import Any
 
 import pandas as pd
 
-from harness.clock import Clock
-from harness.engine import Engine
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.summary import summarize
-from harness.replayer import Source, replay
+from harness.replay.clock import Clock
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.runner.base import StepResult
 from harness.runner.latency.base import Latency
 from harness.runner.latency.fitted import FittedLatency

@@ -24,11 +24,11 @@ from hypothesis import strategies as st
 
 from allocators.checker import Checked
 from allocators.paged import Paged
-from harness.clock import Clock
-from harness.engine import Engine
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
-from harness.replayer import Source, replay
+from harness.replay.clock import Clock
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.routers.base import Router, Snapshot
 from harness.runner.simulated import SimulatedModelRunner
 from schedulers.base import Scheduler

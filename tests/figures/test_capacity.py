@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
-from harness.capacity import Probes, bracket, find_capacity
-from harness.claims import composed
 from harness.errors import HarnessError
+from harness.tasks.capacity import Probes, bracket, find_capacity
+from harness.tasks.claims import composed
 
 TINY = ["experiment=capacity", "workload.duration_s=10", "workload.output.cap=60", "workload.prompt.cap=60",
         "kv_slots=1024", "max_model_len=128", "search.burst=40", "search.tolerance=0.2"]  # fmt: skip

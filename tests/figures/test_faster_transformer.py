@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.build import settle_lanes
-from harness.claims import composed
 from harness.job import run_job
+from harness.job.build import settle_lanes
 from harness.runner.simulated_device import SimulatedDevice
+from harness.tasks.claims import composed
 from schedulers.request import Request
 
 SERVERS = {"opt_13b_a100": 23.8, "opt_66b_4a100": 37.8, "opt_175b_8a100_80gb": 55.8}  # ms a token, Fig. 12, 0.01/s

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.claims import composed
 from harness.job import run_job
 from harness.report.figures.fragmentation import costs
 from harness.report.sweep import Sweep
+from harness.tasks.claims import composed
 
 SYSTEMS = {
     "first_fit_exact": "wait", "first_fit_compacting": "move", "first_fit_growing": "copy",

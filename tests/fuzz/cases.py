@@ -19,10 +19,10 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from allocators.layout import KVLayout, LayerGroup, State
-from harness.build import build_scheduler
-from harness.claims import composed
 from harness.config import settled
 from harness.installation import EXPERIMENTS
+from harness.job.build import build_scheduler
+from harness.tasks.claims import composed
 from schedulers.base import Scheduler
 from schedulers.request import Request
 

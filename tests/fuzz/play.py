@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
-from harness.engine import StalledError
 from harness.errors import HarnessError
 from harness.metrics.steps import AT, BOOKS
+from harness.replay.engine import StalledError
 from harness.runner.latency.roofline import Roofline
 from tests.conformance.jumps import LATENCIES, assert_same, simulate
 from tests.latency.models import TINY

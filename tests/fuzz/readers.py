@@ -23,13 +23,13 @@ import numpy as np
 from rich.console import Console
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.claims import composed
 from harness.errors import HarnessError
 from harness.metrics.recorder import Recorder
 from harness.runner.latency.roofline import Roofline
 from harness.runner.latency.table import TableLatency
 from harness.runner.latency.table_files import read_meta
 from harness.runner.simulated_device import SimulatedDevice
+from harness.tasks.claims import composed
 from harness.validate.engine import read_engine
 from harness.validate.measured import read_measured
 from harness.validate.prompts import find_prompts

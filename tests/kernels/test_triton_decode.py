@@ -17,6 +17,7 @@ from kvlab_kernels.addresses import Addresses  # noqa: E402
 from kvlab_kernels.gpu_check import interpreter_problem  # noqa: E402
 from kvlab_kernels.reference import TOLERANCE, random_addresses, relative_error  # noqa: E402
 from kvlab_kernels.scores import PLAIN, Scores  # noqa: E402
+from kvlab_kernels.triton_widths import HEAD_DIMS, LATENTS  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -66,10 +67,44 @@ def test_placements(block_size: int, dtype: torch.dtype) -> None:
     check([0, 1, 300], 4, 1, 64, dtype, block_size, splits=2)
 
 
-@pytest.mark.parametrize("head_dim", triton_decode.HEAD_DIMS)
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 2), (18, 1)])
 def test_heads(heads: int, kv_heads: int, head_dim: int) -> None:
     check([33, 129], heads, kv_heads, head_dim, torch.float16, 16, splits=1)
+
+
+def unlike(key: int, value: int, latent: bool, slots: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pools of one KV head full of NaN, of which values are a part of the keys, or narrower than they."""
+    k_pool = torch.full((slots, 1, key), float("nan"), dtype=dtype, device=DEVICE)
+    v_pool = torch.full((slots, 1, value), float("nan"), dtype=dtype, device=DEVICE)
+    return k_pool, k_pool[:, :, :value] if latent else v_pool
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("block_size", [0, 16])
+@pytest.mark.parametrize(
+    ("key", "value", "heads", "dtype"),
+    [(80, 64, 4, torch.float32), (288, 256, 18, torch.float16), (576, 512, 3, torch.float32),
+     (192, 128, 4, torch.float16)],
+)  # fmt: skip
+def test_latents_and_keys_wider_than_values(
+    key: int, value: int, heads: int, dtype: torch.dtype, block_size: int, splits: int
+) -> None:
+    torch.manual_seed(key + block_size)
+    lengths, latent = [0, 1, 150], (value, key - value) in LATENTS
+    place, slots = random_addresses(lengths, block_size, DEVICE)
+    k_pool, v_pool = unlike(key, value, latent, slots, dtype)
+    for index in range(len(lengths)):
+        own = reference.slots_of(place, index)
+        k_pool[own] = torch.randn(len(own), 1, key, device=DEVICE).to(dtype)
+        if not latent:
+            v_pool[own] = torch.randn(len(own), 1, value, device=DEVICE).to(dtype)
+    q = torch.randn(3, heads, key, device=DEVICE).to(dtype)
+    out = torch.full((3, heads, value), float("nan"), dtype=dtype, device=DEVICE)
+    want = reference.decode_attention(q, k_pool, v_pool, place, 0.1)
+    triton_decode.decode_attention(q, k_pool, v_pool, place, 0.1, out=out, splits=splits)
+    for got, expected in zip(out, want, strict=True):
+        assert relative_error(got, expected) < TOLERANCE[dtype]
 
 
 SINKS = torch.tensor([0.3, -2.0, 5.0, 0.0], device=DEVICE)
@@ -133,6 +168,7 @@ def test_workspace_is_used_and_its_size_checked() -> None:
         ({"q": torch.zeros(1, 2, 64, dtype=torch.float16)}, "dtypes"),
         ({"block_size": 12}, "power of two"),
         ({"out": torch.zeros(2, 2, 64)}, "out must"),
+        ({"v_pool": torch.zeros(8, 2, 32)}, "latents of 64"),
     ],
 )
 def test_what_is_not_served_is_named(change: dict[str, object], match: str) -> None:

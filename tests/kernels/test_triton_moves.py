@@ -43,6 +43,29 @@ def test_write(heads: int, head_dim: int, dtype: torch.dtype) -> None:
     assert same(got, want)
 
 
+@pytest.mark.parametrize("value", [None, 128])
+def test_write_of_latents_and_of_values_that_are_narrower(value: int | None) -> None:
+    torch.manual_seed(0)
+    key = 80 if value is None else 192
+    got = [torch.randn(50, 2, width, device=DEVICE) for width in (key, value or 64)]
+    want = [plane.clone() for plane in got]
+    k = torch.randn(17, 2, key, device=DEVICE)
+    v = None if value is None else torch.randn(17, 2, value, device=DEVICE)
+    slots = torch.randperm(50, device=DEVICE)[:17]
+    slots[5] = -1
+    triton_moves.write_kv(*got, k, v, slots)
+    reference.write_kv(*want, k, v, slots)
+    assert all(map(same, got, want))
+
+
+def test_copy_of_latents() -> None:
+    got = torch.randn(2, 1, 40, 1, 80, device=DEVICE)
+    want, order = got.clone(), torch.randperm(40, device=DEVICE)
+    triton_moves.copy_slots(got, order[:13], order[13:26])
+    reference.copy_slots(want, order[:13], order[13:26])
+    assert same(got, want)
+
+
 @shapes
 def test_copy(heads: int, head_dim: int, dtype: torch.dtype) -> None:
     torch.manual_seed(1)

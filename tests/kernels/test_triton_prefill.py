@@ -16,6 +16,9 @@ from kvlab_kernels import reference, triton_prefill  # noqa: E402
 from kvlab_kernels.gpu_check import interpreter_problem  # noqa: E402
 from kvlab_kernels.reference import TOLERANCE, random_addresses, relative_error  # noqa: E402
 from kvlab_kernels.scores import PLAIN, Scores  # noqa: E402
+from kvlab_kernels.triton_widths import LATENTS  # noqa: E402
+
+from tests.kernels.test_triton_decode import unlike  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.skipif(bool(interpreter_problem(DEVICE)), reason=interpreter_problem(DEVICE) or "")
@@ -67,6 +70,32 @@ def test_placements(block_size: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 2)])
 def test_heads(heads: int, kv_heads: int, head_dim: int) -> None:
     check([70, 9], [70, 3], heads, kv_heads, head_dim, torch.float16, 16)
+
+
+@pytest.mark.parametrize("block_size", [0, 16])
+@pytest.mark.parametrize(
+    ("key", "value", "heads", "dtype"),
+    [(80, 64, 2, torch.float32), (576, 512, 1, torch.float16), (192, 128, 2, torch.float16)],
+)
+def test_latents_and_keys_wider_than_values(
+    key: int, value: int, heads: int, dtype: torch.dtype, block_size: int
+) -> None:
+    torch.manual_seed(key + block_size)
+    lengths, queries, latent = [5, 60, 77], [5, 40, 1], (value, key - value) in LATENTS
+    place, slots = random_addresses(lengths, block_size, DEVICE)
+    k_pool, v_pool = unlike(key, value, latent, slots, dtype)
+    for index in range(len(lengths)):
+        own = reference.slots_of(place, index)
+        k_pool[own] = torch.randn(len(own), 1, key, device=DEVICE).to(dtype)
+        if not latent:
+            v_pool[own] = torch.randn(len(own), 1, value, device=DEVICE).to(dtype)
+    starts = torch.tensor([0, *queries], device=DEVICE).cumsum(0).int()
+    q = torch.randn(sum(queries), heads, key, device=DEVICE).to(dtype)
+    out = torch.full((sum(queries), heads, value), float("nan"), dtype=dtype, device=DEVICE)
+    want = reference.prefill_attention(q, k_pool, v_pool, place, starts, 0.1)
+    triton_prefill.prefill_attention(q, k_pool, v_pool, place, starts, 0.1, out=out, max_query=max(queries))
+    for first, last in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        assert relative_error(out[first:last], want[first:last]) < TOLERANCE[dtype]
 
 
 SINKS = torch.tensor([0.3, -2.0, 5.0, 0.0], device=DEVICE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,13 +12,13 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from harness.calibrate import as_yaml, errors_by_kind
 from harness.errors import HarnessError
 from harness.runner.latency.base import Latency
-from harness.runner.latency.fitted import FittedLatency, features
+from harness.runner.latency.fitted import FittedLatency
 from harness.runner.latency.roofline import Anchored, Roofline
 from harness.runner.latency.table import TableLatency
 from harness.runner.simulated_device import SimulatedDevice
+from harness.tasks.calibrate import as_yaml, errors_by_kind
 from tests.conformance.latency import LatencyConformance
 from tests.latency.models import TINY
 from tests.latency.test_table import LAYERS
@@ -65,7 +66,7 @@ def steps_of(latency: FittedLatency, count: int = 400, noise: float = 0.0) -> pd
         "context_tokens": rng.integers(10, 20_000, count), "prefill_attention": prompts * prompts // 2,
         "schedule_ms": 0.01, "complete_ms": 0.02,
     })  # fmt: skip
-    table["execute_ms"] = features(table, latency.knots) @ np.array(latency.coefficients) / 1e6
+    table["execute_ms"] = latency.predict(table) / 1e6
     table["execute_ms"] *= rng.lognormal(0, noise, count) if noise else 1.0
     return table
 
@@ -88,7 +89,7 @@ def test_a_fit_keeps_the_total_of_noisy_steps() -> None:
 
 
 def test_too_few_steps_are_an_error() -> None:
-    with pytest.raises(HarnessError, match="at least 6 steps, there are 5"):
+    with pytest.raises(HarnessError, match="at least 7 steps, there are 5"):
         FittedLatency.fit(steps_of(TRUTH, 5))
 
 
@@ -113,6 +114,11 @@ class TestFittedWithKnots(LatencyConformance):
         return FittedLatency((1000.4, 370.3, 20.25, 0.0, 400.7, 0.61, 55.5, 7.7, 0.013), 3.7, (1, 2, 3, 4, 8))
 
 
+class TestFittedWithIdleLanes(LatencyConformance):
+    def make(self) -> FittedLatency:
+        return FittedLatency((1000.4, 370.3, 0.61, 55.5, 7.7, 0.013), 3.7, (1, 4), live_ns=97.3)
+
+
 STEPPED = FittedLatency((1.05e6, 0.68e6, 0.34e6, 0.0, 0.2e6, 0.25e6, 12.0, 0.4e6, 9e3, 1.5), 0.0, (1, 2, 3, 4, 6, 8))
 
 
@@ -124,6 +130,16 @@ def test_a_base_that_is_no_straight_line_is_found_again() -> None:
     assert [fitted.base(n) - fitted.overhead_ns for n in range(1, 12)] == pytest.approx(
         [STEPPED.base(n) for n in range(1, 12)], rel=1e-6
     )
+
+
+def test_what_a_live_lane_costs_more_than_an_idle_one_is_found_again() -> None:
+    truth = replace(STEPPED, live_ns=0.11e6)
+    table = steps_of(truth, 4000)
+    fitted = FittedLatency.fit(table[table["num_seqs"] + table["idle_lanes"] <= 8])
+    assert fitted.live_ns == pytest.approx(0.11e6, rel=1e-6)
+    assert fitted.base(7, idle=6) - fitted.overhead_ns == pytest.approx(truth.base(7, idle=6))
+    assert truth.base(7) - truth.base(7, idle=6) == pytest.approx(0.66e6)
+    assert FittedLatency.fit(table[table["idle_lanes"] == 0]).live_ns == 0, "nothing tells one from the other"
 
 
 def test_a_base_never_falls_and_goes_on_behind_its_last_knot() -> None:

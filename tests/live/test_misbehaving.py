@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from aiohttp import web
 
-from harness.claims import composed
 from harness.job import run_job
+from harness.tasks.claims import composed
 from tests.live.server import FakeServer, Stream, begin, event, http_error, piece, usage, well
 
 COUNT, TOKENS = 6, 8

@@ -13,9 +13,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.claims import composed
 from harness.job import run_job
 from harness.live.steps import client_steps
+from harness.tasks.claims import composed
 
 URL = os.environ.get("KVLAB_SERVER", "")
 pytestmark = [

@@ -10,9 +10,9 @@ import pytest
 
 from allocators.checker import Checked
 from allocators.paged import Paged
-from harness.engine import Engine
 from harness.errors import HarnessError
 from harness.metrics.recorder import Recorder
+from harness.replay.engine import Engine
 from harness.runner.simulated import SimulatedModelRunner
 from schedulers.continuous import Continuous
 from schedulers.request import Batch, Request
@@ -145,8 +145,8 @@ def test_a_scheduler_that_needs_its_tokens_is_refused() -> None:
 
 def test_it_is_switched_on_by_the_configuration(tmp_path: Any) -> None:
     import harness.__main__  # noqa: F401  (its resolvers)
-    from harness.claims import composed
     from harness.job import run_job
+    from harness.tasks.claims import composed
 
     small = ["device=simulated", "workload.num_requests=20", "workload.rate=5", "simulation.async_scheduling=true"]
     row = run_job(composed([*small, "scheduler=vllm_v1"]), tmp_path / "a")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from harness.clock import CLOCKS, Clock, MeasuredClock, WallClock
+from harness.replay.clock import CLOCKS, Clock, MeasuredClock, WallClock
 
 MS = 1_000_000
 

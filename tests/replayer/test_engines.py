@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from allocators.paged import Paged
-from harness.clock import Clock, MeasuredClock
-from harness.engine import Engine
 from harness.errors import HarnessError
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
-from harness.replayer import Source, replay
+from harness.replay.clock import Clock, MeasuredClock
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.routers.base import Router
 from harness.routers.least_requests import LeastRequests
 from harness.routers.round_robin import RoundRobin

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from allocators.paged import Paged
-from harness.clock import Clock, MeasuredClock, WallClock
-from harness.engine import Engine, StalledError
 from harness.metrics.recorder import Recorder
-from harness.replayer import Source, replay
+from harness.replay.clock import Clock, MeasuredClock, WallClock
+from harness.replay.engine import Engine, StalledError
+from harness.replay.replayer import Source, replay
 from schedulers.base import Scheduler
 from schedulers.continuous import Continuous
 from schedulers.request import Batch, Request
@@ -132,7 +132,7 @@ def test_the_error_names_who_waits() -> None:
 
 
 def test_a_scheduler_that_only_repeats_old_work_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.engine.STEPS_WITHOUT_NEW_GROUND", 50)
+    monkeypatch.setattr("harness.replay.engine.STEPS_WITHOUT_NEW_GROUND", 50)
     scheduler = Thrashing(Paged(64, 64), on_demand, max_model_len=64, chunked_prefill=True, max_num_batched_tokens=4)
     with pytest.raises(StalledError, match="repeated old work"):
         play([Request(0, 0, 8, 3)], scheduler)

@@ -15,12 +15,12 @@ from allocators.base import Allocator
 from allocators.buddy import Buddy
 from allocators.contiguous import Contiguous
 from allocators.paged import Paged
-from harness.clock import Clock
-from harness.engine import Engine
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.summary import summarize
-from harness.replayer import Source, replay
+from harness.replay.clock import Clock
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.simulated import SimulatedModelRunner
 from schedulers.base import Scheduler
@@ -44,7 +44,7 @@ SYSTEMS = {
 
 
 def build_scheduler(config: Any, capacity: int) -> Scheduler:
-    """What `harness.build.build_scheduler` does, for the configurations written here."""
+    """What `harness.job.build.build_scheduler` does, for the configurations written here."""
     allocator = ALLOCATORS[config["allocator"]](capacity, config["max_model_len"])
     reservation = RESERVATIONS[config["reservation"]]
     return SCHEDULERS[config["scheduler"]](allocator, reservation, max_model_len=config["max_model_len"])

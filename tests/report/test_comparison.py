@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from harness.errors import HarnessError
-from harness.report.comparison import AFTER_SWEPT, FIRST, aggregate, comparison, read_jobs, swept_columns
+from harness.report.comparison import AFTER_SWEPT, FIRST, comparison, read_jobs, swept_columns
+from harness.report.repeats import aggregate
 from harness.report.table import print_table
 
 
@@ -109,14 +110,21 @@ def test_a_baseline_is_named_by_label_or_by_group_name(tmp_path: Path) -> None:
         comparison(jobs, "orca")
 
 
-def test_repeats_stay_rows_and_are_printed_as_their_median(tmp_path: Path) -> None:
+def test_repeats_stay_rows_and_are_printed_as_their_mean(tmp_path: Path) -> None:
     for i, tokens in enumerate((10.0, 40.0, 20.0)):
         write(tmp_path, str(i), repeat=i, overrides=[f"repeat={i}"], output_throughput=tokens)
     write(tmp_path, "3", repeat=3, overrides=["repeat=3"], status="interrupted", output_throughput=999.0)
     table = comparison(read_jobs(tmp_path))
     assert len(table) == 4
     (group,) = aggregate(table).to_dict("records")
-    assert (group["output_throughput"], group["output_throughput_min"], group["output_throughput_max"]) == (20, 10, 40)
+    mean, sd = 70 / 3, (700 / 3) ** 0.5  # of 10, 40 and 20
+    assert group["output_throughput"] == pytest.approx(mean)
+    assert group["output_throughput_sd"] == pytest.approx(sd)
+    half = 4.302652729911275 * sd / 3**0.5  # t of two degrees of freedom, 97.5 %
+    assert group["output_throughput_low"] == pytest.approx(mean - half)
+    assert group["output_throughput_high"] == pytest.approx(mean + half)
+    assert "23.3 ± 37.9" in printed(table)
+    assert "sd 15.3" in printed(table)
     assert group["status"] == "3 of 4 finished"
     assert table["output_throughput_x"].iloc[:3].tolist() == [0.5, 2, 1]
 

@@ -9,13 +9,13 @@ import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
-from harness.again import report_again
 from harness.errors import HarnessError
 from harness.report import in_print, latency_cdf, memory_breakdown, throughput_latency
 from harness.report.drawing import draw_all
 from harness.report.looks import OWN, looks
 from harness.report.style import COLUMNS, RC, fill
 from harness.report.sweep import Sweep
+from harness.sweeps.again import report_again
 
 
 @pytest.fixture(scope="module")

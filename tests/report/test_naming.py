@@ -13,11 +13,12 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.claims import composed
 from harness.errors import HarnessError
-from harness.labels import names
-from harness.report.comparison import aggregate, comparison, find_baseline, read_jobs
+from harness.naming.labels import names
+from harness.report.comparison import comparison, find_baseline, read_jobs
+from harness.report.repeats import aggregate
 from harness.report.table import beside_fig_2
+from harness.tasks.claims import composed
 
 Values = dict[str, Any]
 

@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from harness.report.markdown import findings, report_text
+from harness.report.one_run import print_job
 from harness.report.sweep import Sweep
-from harness.report.table import print_job, print_table
+from harness.report.table import print_table
 
 from .conftest import trace, write_job
 
@@ -76,8 +77,8 @@ def test_a_run_tells_goodput_and_cost(tmp_path: Path) -> None:
     write_job(tmp_path / "0", "vLLM", trace(4), **MONEY)
     lines = printed(print_job, Sweep.read(tmp_path).table).splitlines()
     told = {line.split("  ")[0].strip(): line for line in lines}
-    assert told["goodput"].rstrip().endswith("0.375 requests/s")
-    assert told["cost"].rstrip().endswith("12.5 dollars per million output tokens")
+    assert "0.375 requests/s" in told["goodput"]
+    assert "12.5 dollars per million output tokens" in told["cost"]
     assert any(LIMITS in line for line in lines)
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.claims import composed
 from harness.job import run_job
 from harness.metrics.memory_map import FILE, KINDS
 from harness.report.page import write_page
@@ -21,6 +20,7 @@ from harness.report.page.bound import CAUSES, bound_over_time, cause_of
 from harness.report.page.lanes import lanes
 from harness.report.page.pool import NOBODY, pool_map
 from harness.report.sweep import Sweep
+from harness.tasks.claims import composed
 
 SMALL = ["device=simulated", "workload=uniform", "workload.num_requests=16", "workload.prompt.low=4",
          "workload.prompt.high=60", "workload.output.low=2", "workload.output.high=20", "max_model_len=96",

@@ -16,8 +16,9 @@ import pytest
 from rich.console import Console
 
 from harness.report import latency_cdf, report_job, report_sweep
-from harness.report.comparison import aggregate, comparison, read_jobs
+from harness.report.comparison import comparison, read_jobs
 from harness.report.prediction import fit_steps, pooled_steps, predict_jobs
+from harness.report.repeats import aggregate
 from harness.report.sweep import Sweep
 from harness.report.two_by_two import two_by_two
 
@@ -192,4 +193,4 @@ def test_noisy_steps_are_called_noisy(sweep: Callable[..., Path]) -> None:
     steps["execute_ms"] *= np.random.default_rng(0).lognormal(0, 0.4, len(steps))
     steps.to_csv(folder / "0" / "steps.csv", index=False)
     report_sweep(folder, QUIET, build_scheduler=build_scheduler)
-    assert "was the machine busy?" in (folder / "REPORT.md").read_text()
+    assert "step times are noisy: a fitted model misses them by" in (folder / "REPORT.md").read_text()

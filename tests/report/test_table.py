@@ -10,8 +10,10 @@ import pytest
 from rich.console import Console
 
 from harness.report import report_job
-from harness.report.comparison import aggregate, comparison, read_jobs
-from harness.report.table import COLUMNS, print_table, table_cells, told_once
+from harness.report.columns import COLUMNS
+from harness.report.comparison import comparison, read_jobs
+from harness.report.repeats import aggregate
+from harness.report.table import print_table, table_cells, told_once
 
 from .conftest import trace, write_job
 
@@ -66,7 +68,7 @@ def test_a_failed_row_keeps_its_status_and_a_row_alone_keeps_all() -> None:
     )  # fmt: skip
     assert told_once(headers, rows[:1]) == (headers, rows[:1], "")
     assert told_once(["system"], [["a"], ["a"]]) == (["system"], [["a"], ["a"]], "")
-    assert len({name for _, name, _ in COLUMNS}) == len(COLUMNS)
+    assert len({column.name for column in COLUMNS}) == len(COLUMNS)
 
 
 def test_brackets_in_a_path_and_a_name_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,10 +13,10 @@ from kvlab_kernels.dispatch import backend_for
 
 from allocators.base import Allocator
 from allocators.checker import Checked
-from harness.clock import MeasuredClock
-from harness.engine import Engine
 from harness.metrics.recorder import Recorder
-from harness.replayer import Source, replay
+from harness.replay.clock import MeasuredClock
+from harness.replay.engine import Engine
+from harness.replay.replayer import Source, replay
 from harness.runner.base import StepResult
 from harness.runner.families import families
 from harness.runner.group_pool import GroupPool

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.claims import composed
 from harness.errors import HarnessError
 from harness.runner import memory
+from harness.tasks.claims import composed
 
 
 def test_a_control_group_bounds_what_the_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

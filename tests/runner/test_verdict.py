@@ -15,6 +15,7 @@ from harness.runner import verdict as verdict_module
 from harness.runner.cache import PackedCache
 from harness.runner.families import REFUSED, SERVED, families
 from harness.runner.model import build_model, read_config
+from harness.runner.refusals import longest_served, refuse_lengths
 from harness.runner.verdict import judge
 
 BY_DEFAULT = {"opt": "numba", "nemotron": "torch", "gemma2": "torch", "gemma3n": "torch", "gpt_oss": "numba",
@@ -108,6 +109,19 @@ def test_a_large_window_is_left_behind_in_a_check(monkeypatch: pytest.MonkeyPatc
     """Without it the few tokens of a check would never leave a window of 4,096."""
     monkeypatch.setattr(verdict_module, "probe", without(window=0))
     assert not compared(families()["mistral"] | {"sliding_window": 4096}).equal
+
+
+@pytest.mark.parametrize("kind", ["longrope", "dynamic"])
+def test_a_rope_that_looks_at_the_row_is_checked_as_far_as_it_is_served(kind: str) -> None:
+    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "factor": 4.0}
+    rope = {"rope_type": kind, "rope_theta": 10000.0, "original_max_position_embeddings": 12, "factor": 4.0}
+    positions = 48 if kind == "longrope" else 12
+    rope |= factors if kind == "longrope" else {}
+    model = built(families()["llama"] | {"rope_parameters": rope, "max_position_embeddings": positions})
+    assert longest_served(model) == 12
+    assert judge(model, backend_for("cpu", torch.float32, "torch")).equal
+    with pytest.raises(HarnessError, match=f"rope_type {kind} depends on|has 12 positions"):
+        refuse_lengths(model, 13)
 
 
 def test_sixteen_bits_are_compared_by_what_they_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:

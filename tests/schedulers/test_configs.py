@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from harness.build import build_scheduler
-from harness.claims import EXPERIMENTS, composed
 from harness.errors import HarnessError
-from harness.labels import label
+from harness.job.build import build_scheduler
+from harness.naming.labels import label
+from harness.tasks.claims import EXPERIMENTS, composed
 from schedulers.request import Request
 from tests.conformance.scheduler import serve
 

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.claims import composed
 from harness.job import run_job
+from harness.tasks.claims import composed
 
 RUN = ["device=simulated", "device.latency=roofline", "device.hardware=l4", "model=gemma3_mini",
        "workload.num_requests=8", "workload.rate=50", "workload.fit=scale", "max_model_len=256", "kv_slots=500",

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allocators.paged import Paged
-from harness.build import build_scheduler
-from harness.claims import composed
+from harness.job.build import build_scheduler
+from harness.tasks.claims import composed
 from schedulers.continuous import Continuous
 from schedulers.request import Request
 from schedulers.reservation import on_demand

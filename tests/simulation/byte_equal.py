@@ -135,8 +135,8 @@ def jobs(name: str) -> list[list[str]]:
 def play(name: str, folder: Path, compiled: bool = False) -> None:
     """Run the jobs of `name` and report on them, without figures."""
     import harness.__main__  # noqa: F401  (its resolvers)
-    from harness.claims import composed
     from harness.job import run_job
+    from harness.tasks.claims import composed
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.claims import composed
 from harness.job import run_job
+from harness.tasks.claims import composed
 
 RUN = ["device=simulated", "device.latency=roofline", "device.hardware=h100", "max_model_len=8192", "workload=trace",
        "workload.path=${repository:}/experiments/data/chat_rounds.jsonl", "workload.limit=40",
@@ -19,6 +19,12 @@ SYSTEMS = {
     "states": ["model=qwen3_next_80b_a3b", *HYBRID],
     "chunks": ["model=llama4_scout", *HYBRID],
     "jenga": ["model=gemma3_12b", "scheduler=vllm_v1", "allocator=jenga"],
+    "jenga, prefixes": [
+        "model=gemma3_12b",
+        "scheduler=vllm_v1",
+        "allocator=jenga",
+        "allocator.enable_prefix_caching=true",
+    ],
     "dual pool": ["model=jamba_mini", "allocator=dual_pool"],
     "rings": ["model=gemma3_12b", "allocator=split", "reservation=exact"],
     "virtual rings": ["model=gemma3_12b", "allocator=split", "allocator.placement=virtual"],

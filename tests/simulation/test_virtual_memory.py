@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.build import build_allocator
-from harness.claims import composed
 from harness.job import run_job
-from harness.labels import label
+from harness.job.build import build_allocator
+from harness.naming.labels import label
+from harness.tasks.claims import composed
 
 
 def allocator(*overrides: str) -> Any:

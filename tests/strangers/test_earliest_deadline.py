@@ -9,8 +9,8 @@ import pytest
 
 import harness.__main__  # noqa: F401  (its resolvers)
 from allocators.paged import Paged
-from harness.claims import composed
 from harness.job import run_job
+from harness.tasks.claims import composed
 from schedulers.base import Scheduler
 from schedulers.continuous import Continuous
 from schedulers.request import Request

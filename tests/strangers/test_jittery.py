@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.claims import composed
 from harness.job import run_job
 from harness.runner.latency.base import Latency
+from harness.tasks.claims import composed
 from tests.conformance.latency import LatencyConformance
 from tests.strangers.conftest import Bring
 

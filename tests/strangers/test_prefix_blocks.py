@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.claims import composed
 from harness.job import run_job
+from harness.tasks.claims import composed
 from tests.strangers.test_two_page_sizes import copied
 
 RUN = ["allocator._target_=prefix_blocks.PrefixBlocks", "device=simulated", "workload.num_requests=30",

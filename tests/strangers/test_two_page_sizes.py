@@ -14,8 +14,8 @@ import harness.__main__  # noqa: F401  (its resolvers)
 from allocators.base import Allocator, KVLayout
 from allocators.checker import Checked
 from allocators.layout import LayerGroup
-from harness.claims import composed
 from harness.job import run_job
+from harness.tasks.claims import composed
 from tests.conformance.allocator import AllocatorConformance, churn
 
 HERE = Path(__file__).parent

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.claims import composed
 from harness.job import run_job
+from harness.tasks.claims import composed
 
 DENSE = {"embedding": 10, "final_layernorm": 10, "layernorm": 1, "qkv_proj": 2, "rotary_emb": 3, "gate_up_proj": 4,
          "act_fn": 5, "down_proj": 6}  # fmt: skip

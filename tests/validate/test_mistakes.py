@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.claims import composed
 from harness.errors import HarnessError
+from harness.tasks.claims import composed
 from tests.validate.made_up import META, ROWS, changed, validate, write, write_lines, write_profile, write_run
 
 
@@ -64,7 +64,7 @@ def test_several_tables(tmp_path: Path, profile: Path) -> None:
 
 def test_a_misspelt_key_is_answered_with_the_nearest() -> None:
     from harness.__main__ import EXPERIMENTS
-    from harness.mistakes import explained
+    from harness.console.mistakes import explained
 
     with pytest.raises(HarnessError, match=r"no config key 'validate.layer'; did you mean validate\.layers"), \
             explained(EXPERIMENTS):  # fmt: skip

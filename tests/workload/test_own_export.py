@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.claims import composed
 from harness.job import run_job
+from harness.tasks.claims import composed
 from harness.workload import build_workload, export
 from harness.workload.errors import WorkloadError
 

@@ -24,8 +24,8 @@ RULES = ("smooth", "history", "static_scales", "padded_graphs", "power_cap", "ea
          "borrowed_kernels", "dynamic_scales", "fused_norms", "launches")  # fmt: skip
 ON_CPU = When("on a CPU", lambda values: at(values, "device.kind") in ("cpu", "auto"))
 ON_GPU = When("on a GPU", lambda values: at(values, "device.kind") in ("cuda", "auto"))
-SERVES = When("where requests are served",
-              lambda values: at(values, "task") in ("harness.job.serve", "harness.capacity.find_capacity"))  # fmt: skip
+SERVING = ("harness.job.serve", "harness.tasks.capacity.find_capacity")
+SERVES = When("where requests are served", lambda values: at(values, "task") in SERVING)
 
 
 def stems(folder: Path, ending: str) -> list[str]:

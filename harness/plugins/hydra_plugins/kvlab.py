@@ -2,7 +2,7 @@
 
 from hydra.core.config_store import ConfigStore
 
-from harness.sweep import LAUNCHERS, Sweep
+from harness.sweeps.sweep import LAUNCHERS, Sweep
 
 
 class Planned(Sweep):

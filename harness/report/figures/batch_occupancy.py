@@ -13,16 +13,21 @@ from harness.published import load
 from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.looks import system_looks
-from harness.report.style import frame, new_figure
+from harness.report.style import frame, new_figure, whisker
 from harness.report.sweep import Sweep
 
 THEIRS = "#9a9a9a"
 
 
-def batch(row: dict[str, Any]) -> float:
-    """Requests in the batch on average: while requests waited for memory, or over the run where none did."""
+def measure(row: dict[str, Any]) -> str:
+    """What counts as the batch of a row: while requests waited for memory, or over the run where none did."""
     full = row["saturated_mean_batch_size"]
-    return float(full if full == full else row["mean_batch_size"])
+    return "saturated_mean_batch_size" if full == full else "mean_batch_size"
+
+
+def batch(row: dict[str, Any]) -> float:
+    """Requests in the batch on average."""
+    return float(row[measure(row)])
 
 
 def draw(sweep: Sweep) -> Figure | None:
@@ -41,6 +46,7 @@ def draw(sweep: Sweep) -> Figure | None:
             bars = [(x - 0.2, batch(row), look.color, look.hatch)]
             if row["system"] in theirs:
                 bars.append((x + 0.2, theirs[row["system"]], THEIRS, ""))
+            whisker(ax, row, measure(row), x - 0.3)
             for at, value, color, hatch in bars:
                 ax.bar(at, value, 0.36, color=color, hatch=hatch, edgecolor="white", linewidth=0)
                 ax.annotate(f"{value:.1f}", (at, value), xytext=(0, 3), textcoords="offset points", ha="center", size=9)

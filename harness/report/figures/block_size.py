@@ -14,7 +14,7 @@ from harness.published import curve
 from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.looks import color_of
-from harness.report.style import frame, new_figure, plain_log
+from harness.report.style import band, frame, new_figure, plain_log
 from harness.report.sweep import Sweep
 
 SIZE, ARRIVAL = "allocator.block_size", "workload.arrival"
@@ -77,6 +77,7 @@ def why(sweep: Sweep) -> list[str]:
 
 def _memory(ax: Axes, rows: pd.DataFrame) -> None:
     used = rows["saturated_kv_used_pct"].astype("float64")
+    band(ax, rows, SIZE, "saturated_kv_used_pct", color_of("vLLM"))
     ax.plot(rows[SIZE], used, color=color_of("vLLM"), marker="o", linewidth=1.9)
     for row in records(rows):
         ax.annotate(f"{row['saturated_mean_batch_size']:.0f}", (row[SIZE], row["saturated_kv_used_pct"]),
@@ -90,6 +91,7 @@ def _memory(ax: Axes, rows: pd.DataFrame) -> None:
 
 def _latency(ax: Axes, rows: pd.DataFrame, sweep: Sweep) -> None:
     ax.plot(rows[SIZE], rows[METRIC], color=color_of("vLLM"), marker="o", linewidth=1.9)
+    band(ax, rows, SIZE, METRIC, color_of("vLLM"))
     rows = rows[rows["system"].isin(VLLM)]
     model, workload = (rows["model"].iloc[0], rows["workload"].iloc[0]) if len(rows) else ("", "")
     points = np.array([point[:2] for point in curve("fig18b", f"{model}_{workload}", "vLLM")])

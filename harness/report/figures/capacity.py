@@ -11,7 +11,7 @@ from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.ideal import IDEAL
 from harness.report.looks import row_looks
-from harness.report.style import frame, label_rows, new_figure, rows_height
+from harness.report.style import frame, label_rows, new_figure, rows_height, whisker
 from harness.report.sweep import Sweep
 
 
@@ -29,10 +29,8 @@ def draw(sweep: Sweep) -> Figure | None:
         look = style[row["label"]]
         ax.barh(y, rate, 0.66, color=look.color, hatch=look.hatch, edgecolor="white", linewidth=0)
         text = f"{rate:.3g}" + (f"   {share:.0f} % of the ideal" if share == share and row["system"] != IDEAL else "")
-        low, high = row["capacity_rate_min"], row["capacity_rate_max"]
-        if high > low:
-            ax.plot([low, high], [y, y], color="#222222", linewidth=1.2, marker="|")
-        ax.annotate(text, (max(rate, high), y), xytext=(6, 0), textcoords="offset points", va="center", size=9.5)
+        high = whisker(ax, row, "capacity_rate", y, across=True)
+        ax.annotate(text, (high, y), xytext=(6, 0), textcoords="offset points", va="center", size=9.5)
     label_rows(ax, done["label"].tolist(), 40)
     ax.set(xlim=(0, done["capacity_rate"].max() * 1.25), xlabel="requests per second")
     ax.grid(axis="x")
@@ -44,8 +42,6 @@ def draw(sweep: Sweep) -> Figure | None:
     if IDEAL in set(done["system"]):
         caption += (" Ideal: slots of one token and a scheduler that knows all lengths, first come, first served, "
                     "with the same step times.")  # fmt: skip
-    if done["repeats"].max() > 1:
-        caption += f" Medians of {done['repeats'].max()} seeds; the line on a bar spans them."
     return frame(fig, title, sweep.what_ran, caption)
 
 

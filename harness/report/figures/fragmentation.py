@@ -92,6 +92,7 @@ def draw(sweep: Sweep) -> Figure | None:
                 Patch(color=_pale((0.6, 0.6, 0.6)), label="pale: held, empty"),
                 Patch(facecolor="white", edgecolor="#888888", label="free")]  # fmt: skip
     caption = "Every pool from its first slot (bottom) to its last (top), over time. Arrows: extents that are moved."
+    caption += " The first repeat of each." if done["repeats"].max() > 1 else ""
     return frame(fig, _title(costs(sweep)), sweep.what_ran, caption, handles, ncols=8)
 
 

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.memory_breakdown import stack
-from harness.report.style import COLUMNS, fill, frame, label_rows, new_figure, rows_height, times
+from harness.report.style import COLUMNS, fill, frame, label_rows, new_figure, rows_height, times, whisker, with_half
 from harness.report.sweep import Sweep
 
 WHO = {
@@ -37,7 +37,15 @@ def draw(sweep: Sweep) -> Figure | None:
     for ax, model, some in zip(axes, models, rows, strict=True):
         for y, row in enumerate(some):
             stack(ax, y, {name: row.get(f"saturated_kv_{name}_pct", 0) for name in COLUMNS}, False)
-            ax.text(101, y, f"{row['saturated_mean_batch_size']:,.0f} requests", va="center", size=9.5, weight="bold")
+            whisker(ax, row, "saturated_kv_used_pct", y, across=True)
+            ax.text(
+                101,
+                y,
+                f"{with_half(row, 'saturated_mean_batch_size', '{:,.0f}')} requests",
+                va="center",
+                size=9.5,
+                weight="bold",
+            )
         label_rows(ax, [WHO.get(row["allocator"], row["label"]) for row in some], 26)
         ax.set(title=model, xlim=(0, 100))
     axes[-1].set_xlabel("share of the KV pool's bytes, % (mean over the time in which requests waited for memory)")

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.looks import ramp
-from harness.report.style import frame, new_figure, plain_log
+from harness.report.style import band, frame, new_figure, plain_log
 from harness.report.sweep import Sweep
 
 SEQS, MEMORY, CACHING = "scheduler.max_num_seqs", "gpu_memory_utilization", "allocator.enable_prefix_caching"
@@ -37,6 +37,7 @@ def draw(sweep: Sweep) -> Figure | None:
             ax.plot(rows[SEQS], rows[metric], color=style[share], marker="o" if cached else "s",
                     linestyle="-" if cached else (0, (4, 2)), linewidth=1.8, markersize=5,
                     markerfacecolor=style[share] if cached else "white")  # fmt: skip
+            band(ax, rows, SEQS, metric, style[share])
         ax.set_xscale("log", base=2)
         ticks = sorted(done[SEQS].unique())
         ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])

@@ -11,7 +11,7 @@ from harness.published import load
 from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.looks import system_looks
-from harness.report.style import frame, new_figure, times
+from harness.report.style import band, frame, new_figure, times
 from harness.report.sweep import Sweep
 
 STATIC, CONTINUOUS = "static + contiguous(max_model_len)", "continuous + contiguous(max_model_len)"
@@ -33,6 +33,7 @@ def draw(sweep: Sweep) -> Figure | None:
         for system, rows in done.groupby("system", sort=False):
             rows, look = rows.sort_values("cap"), style[str(system)]
             ax.plot(rows["cap"], rows[metric], color=look.color, marker="o", linewidth=1.9, label=system)
+            band(ax, rows, "cap", metric, look.color)
             end = records(rows)[-1]
             base = done.loc[(done["system"] == STATIC) & (done["cap"] == end["cap"]), metric]
             if len(base) and system in THEIRS:

@@ -12,7 +12,8 @@ from matplotlib.patches import Patch
 
 from harness.report.comparison import records
 from harness.report.figures import Pair
-from harness.report.style import frame, label_rows, new_figure, rows_height, times
+from harness.report.repeats import means
+from harness.report.style import frame, label_rows, new_figure, rows_height, times, whisker
 from harness.report.sweep import Sweep
 
 PRINTED, HELD = "#999999", "#0072B2"
@@ -29,9 +30,10 @@ def draw(sweep: Sweep) -> Figure | None:
     for y, row in enumerate(rows):
         for shift, tokens, color in ((-0.2, row["printed_kv_tokens"], PRINTED), (0.2, row["held"], HELD)):
             ax.barh(y + shift, tokens, 0.38, color=color)
+        end = whisker(ax, row, "held", y + 0.2, across=True)
         printed = f"{row['printed_kv_tokens']:,.0f}: {row['printed_concurrency']:.1f} requests of {row['longest']:,}"
         held = f"{row['held']:,.0f}: {row['requests']:.0f} requests of {row['held'] / row['requests']:,.0f} by then"
-        for shift, tokens, text in ((-0.2, row["printed_kv_tokens"], printed), (0.2, row["held"], held)):
+        for shift, tokens, text in ((-0.2, row["printed_kv_tokens"], printed), (0.2, end, held)):
             ax.text(tokens + most / 100, y + shift, text, va="center", size=9)
     label_rows(ax, [str(row["model"]) for row in rows])
     ax.set(xlim=(0, most * 1.35), xlabel="tokens")
@@ -75,8 +77,8 @@ def _rows(sweep: Sweep) -> list[dict[str, Any]]:
         return []
     rows = []
     for row in records(sweep.done[sweep.done["saturated_kv_used_pct"].notna()]):
-        held = np.median([_tokens(sweep, job) for job in row["dirs"]])
-        rows.append(row | {"held": float(held), "requests": row["saturated_mean_batch_size"],
+        held = means(pd.DataFrame({"held": [_tokens(sweep, job) for job in row["dirs"]]}))
+        rows.append(row | held | {"requests": row["saturated_mean_batch_size"],
                            "longest": int(row["max_model_len"])})  # fmt: skip
     return rows
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.looks import system_looks
-from harness.report.style import frame, new_figure, plain_log
+from harness.report.style import band, frame, new_figure, plain_log
 from harness.report.sweep import Sweep
 
 SLOTS = "kv_slots"
@@ -36,6 +36,7 @@ def draw(sweep: Sweep) -> Figure | None:
             values = rows[metric] / (1e3 if metric.endswith("_ms") else 1)
             ax.plot(rows[SLOTS], values, color=style[str(name)].color, marker=style[str(name)].marker, markersize=5,
                     linewidth=1.8, linestyle=style[str(name)].dash, label=str(name))  # fmt: skip
+            band(ax, rows, SLOTS, metric, style[str(name)].color, 1e-3 if metric.endswith("_ms") else 1)
         ax.set_xscale("log", base=2)
         ticks = sorted(done[SLOTS].unique())
         ax.set_xticks(ticks, [f"{tick / 1024:g}k" for tick in ticks])

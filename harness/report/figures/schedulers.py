@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.looks import ramp
-from harness.report.style import frame, label_rows, new_figure, plain_log, rows_height, seconds
+from harness.report.style import frame, label_rows, new_figure, plain_log, rows_height, seconds, whisker
 from harness.report.sweep import Sweep
 
 RATE = "workload.rate"
@@ -48,6 +48,8 @@ def draw(sweep: Sweep) -> Figure | None:
                 values = np.where(values > 0, values, np.nan)
             heights = np.array([at[name] for name in of_rate["name"]]) + 0.18 * (i - (len(rates) - 1) / 2)
             ax.plot(values, heights, linestyle="", marker="o", markersize=6, color=colors[rate], clip_on=False)
+            for row, height in zip(records(of_rate), heights, strict=True):
+                whisker(ax, row, metric, height, scale, across=True, color=colors[rate])
         for y in range(len(rows)):
             ax.axhline(y, color="#eeeeee", linewidth=9, zorder=0)
         if not log:

@@ -14,11 +14,11 @@ from matplotlib.lines import Line2D
 from omegaconf import DictConfig, OmegaConf
 
 from allocators.base import Move
-from harness.names import model_name, workload_name
+from harness.naming.names import model_name, workload_name
 from harness.published import curve
 from harness.report.figures import Pair
 from harness.report.looks import looks, shaded
-from harness.report.style import frame, new_figure, plain_log
+from harness.report.style import band, frame, new_figure, plain_log
 from harness.report.sweep import Sweep
 from harness.runner.simulated_device import SimulatedDevice
 from schedulers.request import Work
@@ -195,6 +195,7 @@ def _latencies(ax: Axes, rows: pd.DataFrame) -> None:
         if some.empty:
             continue
         ax.plot(some[SIZE], some[METRIC], color=COLORS[how], marker="o", markersize=4, linewidth=1.9)
+        band(ax, some, SIZE, METRIC, COLORS[how])
         panel = f"{some['model'].iloc[0]}_{some['workload'].iloc[0]}"
         points = _points("fig19b", panel, THEIRS[how])
         if len(points):

@@ -13,7 +13,7 @@ from harness.published import load
 from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.paper import fig_2_applies
-from harness.report.style import fill, frame, new_figure
+from harness.report.style import fill, frame, new_figure, whisker
 from harness.report.sweep import Sweep
 
 BUCKETS = ("used", "reserved", "over_reserved", "short")  # whose fills the paper's four take
@@ -43,9 +43,7 @@ def draw(sweep: Sweep) -> Figure | None:
     for x, row in enumerate(rows):
         known = row["system"] in theirs
         _bar(ax, x - (0.2 if known else 0.0), buckets(row))
-        low, high = row["saturated_kv_used_pct_min"], row["saturated_kv_used_pct_max"]
-        if high > low:
-            ax.plot([x - (0.37 if known else 0.17)] * 2, [low, high], color="#222222", linewidth=1.2, marker="_")
+        whisker(ax, row, "saturated_kv_used_pct", x - (0.37 if known else 0.17))
         if known:
             _bar(ax, x + 0.2, theirs[row["system"]], hatched=True)
     ax.set_xticks(range(len(rows)), [row["label"] for row in rows])
@@ -59,8 +57,8 @@ def draw(sweep: Sweep) -> Figure | None:
     if theirs:
         handles.append(Patch(facecolor="#cccccc", hatch="////", edgecolor="white", label="the paper, Fig. 2"))
     caption = "Means over the time in which requests waited for memory."
-    if done["repeats"].max() > 1:
-        caption += f" Medians of {done['repeats'].max()} seeds; the line beside a bar spans their token states."
+    if done["repeats"].max() > 2:
+        caption += " The line beside a bar: of its token states."
     return frame(fig, title, sweep.what_ran, caption, handles, ncols=5)
 
 

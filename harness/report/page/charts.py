@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from matplotlib.colors import to_rgb
 from plotly.subplots import make_subplots
 
+from harness.metrics.spread import LEAST
 from harness.report.comparison import records
 from harness.report.looks import LINES, Look, row_looks, system_looks
 from harness.report.page.bound import CAUSES, bound_over_time
 from harness.report.paper import FIG_2, fig_2_applies
-from harness.report.style import COLUMNS, times
+from harness.report.repeats import UNTOLD
+from harness.report.style import COLUMNS, with_half
 from harness.report.sweep import Sweep
 
 MOST = 24  # systems in a chart; more bars or lines than this can't be told apart
@@ -42,7 +45,7 @@ def charts(sweep: Sweep) -> Iterator[Chart]:
         return
     looks = row_looks(sweep.groups, sweep.swept)
     if len(rows) > 1:
-        yield _throughput(rows, looks)
+        yield _throughput(sweep, rows, looks)
     inside = records(sweep.inside.head(MOST))
     if inside:
         yield _books(sweep, inside)
@@ -50,6 +53,11 @@ def charts(sweep: Sweep) -> Iterator[Chart]:
     if inside:
         yield _over_time(sweep, inside, looks)
         yield _bound(sweep, inside)
+
+
+def first_repeat(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What is said of a picture of one run where there are several."""
+    return " The first repeat of each system." if any(row["repeats"] > 1 for row in rows) else ""
 
 
 def _line(look: Look) -> dict[str, Any]:
@@ -61,17 +69,16 @@ def color_of(sweep: Sweep) -> dict[str, str]:
     return {name: look.color for name, look in system_looks(sweep.groups).items()}
 
 
-def _throughput(rows: list[dict[str, Any]], looks: dict[str, Look]) -> Chart:
+def _throughput(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look]) -> Chart:
     values = [row["output_throughput"] for row in rows]
-    ratios = [times(row["output_throughput_x"]) if row["output_throughput_x"] == row["output_throughput_x"] else ""
+    ratios = [with_half(row, "output_throughput_x", "×{:.2f}") if pd.notna(row["output_throughput_x"]) else ""
               for row in rows]  # fmt: skip
+    ratios = [f"{ratio}, {row['told_apart']}" if row["told_apart"] in UNTOLD else ratio
+              for ratio, row in zip(ratios, rows, strict=True)]  # fmt: skip
     spread = {}
-    if any(row["repeats"] > 1 for row in rows):
-        spread["error_x"] = {
-            "type": "data", "symmetric": False,
-            "array": [row["output_throughput_max"] - row["output_throughput"] for row in rows],
-            "arrayminus": [row["output_throughput"] - row["output_throughput_min"] for row in rows],
-        }  # fmt: skip
+    if any(row["repeats"] >= LEAST for row in rows):
+        spread["error_x"] = _interval(rows, ["output_throughput"] * len(rows))
+    whiskers = ["Whiskers and ±: 95 % interval of the mean over repeats (Student's t)."] if spread else []
     labels = [row["label"] for row in rows]
     bars = go.Bar(y=labels, x=values, orientation="h", text=ratios, textposition="outside", cliponaxis=False,
                   marker_color=[looks[label].color for label in labels],
@@ -79,8 +86,15 @@ def _throughput(rows: list[dict[str, Any]], looks: dict[str, Look]) -> Chart:
                   hovertemplate="%{y}<br>%{x:,.1f} output tokens/s<extra></extra>", **spread)  # fmt: skip
     figure = go.Figure(bars, _layout(90 + 34 * len(rows), "output tokens per second", showlegend=False))
     figure.update_yaxes(autorange="reversed", automargin=True)
-    return Chart("throughput", "Throughput", "Tokens that were produced, over the whole run. Beside each bar: how many "
-                 "times the baseline's.", figure)  # fmt: skip
+    said = ["Tokens that were produced, over the whole run. Beside each bar: how many times the baseline's.",
+            *whiskers, *sweep.untold]  # fmt: skip
+    return Chart("throughput", "Throughput", " ".join(said), figure)
+
+
+def _interval(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
+    """Error bars: the 95 % interval of each row's mean over repeats, of the metric that is named for it."""
+    halves = [row.get(f"{name}_high", np.nan) - row[name] for row, name in zip(rows, names, strict=True)]
+    return {"type": "data", "array": [None if pd.isna(half) else half for half in halves], "thickness": 1.3}
 
 
 def _books(sweep: Sweep, rows: list[dict[str, Any]]) -> Chart:
@@ -109,6 +123,13 @@ def _books(sweep: Sweep, rows: list[dict[str, Any]]) -> Chart:
     if any(rest):
         figure.add_bar(y=[label for label, _ in bars], x=rest, orientation="h", marker_color="#b9b3ad",
                        marker_pattern_shape="/", name="paper only: “external fragmentation & others”")  # fmt: skip
+    if any(row["repeats"] >= LEAST for row in rows):
+        names = [f"{'saturated_kv' if pd.notna(row['saturated_kv_used_pct']) else 'kv'}_used_pct" for row in rows]
+        figure.add_scatter(
+            y=[row["label"] for row in rows], x=[row[name] for row, name in zip(rows, names, strict=True)],
+            mode="markers", marker={"color": "#222222", "size": 1}, error_x=_interval(rows, names), hoverinfo="skip",
+            showlegend=False,
+        )  # fmt: skip
     figure.update_yaxes(autorange="reversed", automargin=True)
     figure.update_xaxes(range=[0, 100])
     when = "while requests waited for memory" if saturated else "over the whole run (no request waited for memory)"
@@ -122,7 +143,14 @@ def _latencies(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look])
     share = np.linspace(0, 100, POINTS)
     for row in rows:
         requests = sweep.requests(row["dirs"], [name for name, _, _ in LATENCIES])
+        ends = sweep.quantiles(row["dirs"], [name for name, _, _ in LATENCIES], share)
         for column, (name, _, scale) in enumerate(LATENCIES, 1):
+            for end, x in enumerate(ends.get(name, ())):
+                figure.add_scatter(
+                    x=x / scale, y=share, name=row["label"], legendgroup=row["label"], showlegend=False, mode="lines",
+                    line={"width": 0}, fill="tonextx" if end else None, hoverinfo="skip", row=1, col=column,
+                    fillcolor=f"rgba{(*(round(255 * part) for part in to_rgb(looks[row['label']].color)), 0.18)}",
+                )  # fmt: skip
             values = requests[name].dropna().to_numpy() / scale
             if len(values):
                 figure.add_scatter(
@@ -138,8 +166,9 @@ def _latencies(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look])
     figure.update_layout(_layout(440, margin={"l": 10, "r": 20, "t": 110 if len(rows) > 1 else 40, "b": 45},
                                  showlegend=len(rows) > 1))  # fmt: skip
     figure.update_yaxes(title_text="% of the requests", col=1)
+    bands = " Bands: 95 % interval of each quantile over repeats." if any(r["repeats"] >= LEAST for r in rows) else ""
     return Chart("latencies", "Latencies", "Share of the requests served within a time, from their scheduled arrival. "
-                 "Click a system to hide it, twice to see it alone.", figure)  # fmt: skip
+                 f"Click a system to hide it, twice to see it alone.{bands}", figure)  # fmt: skip
 
 
 def _over_time(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look]) -> Chart:
@@ -158,7 +187,8 @@ def _over_time(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look])
     figure.update_layout(_layout(680, margin={"l": 10, "r": 20, "t": 110 if len(rows) > 1 else 40, "b": 45},
                                  showlegend=len(rows) > 1))  # fmt: skip
     figure.update_xaxes(title_text="time, s", row=len(panels))
-    return Chart("over_time", "Over time", "How many requests run and wait, and how full the pool is.", figure)
+    text = f"How many requests run and wait, and how full the pool is.{first_repeat(rows)}"
+    return Chart("over_time", "Over time", text, figure)
 
 
 def _bound(sweep: Sweep, rows: list[dict[str, Any]]) -> Chart:
@@ -184,7 +214,8 @@ def _bound(sweep: Sweep, rows: list[dict[str, Any]]) -> Chart:
     )
     figure.update_yaxes(range=[0, 100], showticklabels=False)
     figure.update_xaxes(title_text="time, s", row=len(rows))
-    return Chart("bound", "What bound the run", "Why no more requests were in the batch, interval by interval.", figure)
+    text = f"Why no more requests were in the batch, interval by interval.{first_repeat(rows)}"
+    return Chart("bound", "What bound the run", text, figure)
 
 
 def _layout(height: int, x: str = "", **more: Any) -> dict[str, Any]:

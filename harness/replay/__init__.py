@@ -1,0 +1,1 @@
+"""The replay: a workload, fed to engines under a clock."""

@@ -1,0 +1,1 @@
+"""Sweeps: planned, launched, gone on with and reported, whatever fails in them."""

@@ -1,0 +1,1 @@
+"""What a job may do besides serving a workload; `task` names one."""

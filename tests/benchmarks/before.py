@@ -1,0 +1,131 @@
+"""Is a step as fast as in an earlier edition? `python -m tests.benchmarks.before [--rev R] [--rounds N] [--out FILE]`.
+
+The earlier edition is unpacked beside a link to `shared/`; each edition serves in a process of its own, with the same
+interpreter, and they take turns in every round: W64 (see `test_w64`), and requests of the lengths of Fig. 11 on
+`opt_mini`. What must be the same is asked too: the answers, token for token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+FIRST = "1b287f2"  # the first edition, as it was accepted
+WORKLOADS = ("w64", "opt_mini")
+# Runs inside either edition, whose `test_w64` has the same functions.
+WORKER = """
+import hashlib, json, random, sys, time
+from pathlib import Path
+import yaml
+from omegaconf import OmegaConf
+from tests.benchmarks import test_w64 as w64
+
+def opt_mini():
+    group = yaml.safe_load(Path("experiments/model/opt_mini.yaml").read_text())
+    drawn = random.Random(0)
+    def row(i):
+        prompt = [drawn.randrange(3, 4096) for _ in range(min(1000, int(drawn.expovariate(1 / 161)) + 1))]
+        return {"id": i, "prompt_token_ids": prompt, "output_tokens": min(1000, int(drawn.expovariate(1 / 338)) + 1)}
+    return group, [row(i) for i in range(48)]
+
+group, rows = w64.model_group(), w64.rows(64)
+open_device, known = w64.device.__wrapped__, {}
+for name, (model, asked) in {"w64": (group, rows), "opt_mini": opt_mini()}.items():
+    w64.model_group = lambda model=model: model
+    known[name] = open_device(w64.THREADS), asked
+warm = {"scheduler": {"max_num_batched_tokens": w64.TOKENS, "max_num_seqs": w64.LANES}, "max_model_len": w64.LONGEST}
+for opened, _ in known.values():
+    w64.warm_up(opened.runner(w64.Paged(4096, w64.LONGEST, block_size=16)), OmegaConf.create(warm))
+print("ready", flush=True)
+for line in sys.stdin:
+    opened, asked = known[line.strip()]
+    w64.rows = lambda count: asked
+    wall, processor = time.perf_counter(), time.process_time()
+    said = w64.ours(opened, len(asked))
+    spent = time.perf_counter() - wall, time.process_time() - processor
+    digest = hashlib.sha256(json.dumps(sorted((i, list(map(int, row))) for i, row in said.items())).encode())
+    print(json.dumps([*spent, sum(map(len, said.values())), digest.hexdigest()]), flush=True)
+"""
+
+
+class Edition:
+    """One of the two, as a process that serves what it is told to."""
+
+    def __init__(self, tree: Path) -> None:
+        paths = os.pathsep.join(map(str, (tree, tree / "kernels")))
+        environment = os.environ | {"PYTHONPATH": paths, "KVLAB_COMPILED": "0"}
+        self.process = subprocess.Popen([sys.executable, "-c", WORKER], cwd=tree, env=environment, text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+        while self._line() != "ready":
+            pass
+
+    def serve(self, workload: str) -> list[Any]:
+        """Seconds by the wall and by the processor, tokens, digest of the answers."""
+        assert self.process.stdin
+        self.process.stdin.write(f"{workload}\n")
+        self.process.stdin.flush()
+        return list(json.loads(self._line()))
+
+    def _line(self) -> str:
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"an edition ended with {self.process.wait()}")
+        return line.strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.before", description=__doc__)
+    parser.add_argument("--rev", default=FIRST)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if not (ROOT.parent / "shared").exists():
+        raise SystemExit("the workload is not there: ../shared")
+    with tempfile.TemporaryDirectory(prefix="kvlab-") as folder:
+        tree = Path(folder) / "kvlab"
+        tree.mkdir()
+        packed = subprocess.run(["git", "archive", options.rev], cwd=ROOT, check=True, capture_output=True).stdout
+        subprocess.run(["tar", "-x", "-C", tree], input=packed, check=True)
+        (Path(folder) / "shared").symlink_to(ROOT.parent / "shared")
+        editions = {"before": Edition(tree), "now": Edition(ROOT)}
+        found: dict[str, Any] = {name: {who: [] for who in editions} for name in WORKLOADS}
+        for number in range(options.rounds):
+            for name in WORKLOADS:
+                order = list(editions)[:: 1 if number % 2 else -1]
+                for who in order:
+                    found[name][who].append(editions[who].serve(name))
+                told = ", ".join(f"{who} {found[name][who][-1][0]:.2f} s" for who in editions)
+                print(f"round {number + 1}, {name}: {told}", flush=True)
+        for edition in editions.values():
+            edition.process.terminate()
+    said = {name: summary(runs) for name, runs in found.items()}
+    print(json.dumps(said, indent=1))
+    if options.out:
+        options.out.write_text(json.dumps({"rev": options.rev, "rounds": options.rounds, **said}, indent=1) + "\n")
+
+
+def summary(runs: dict[str, list[list[Any]]]) -> dict[str, Any]:
+    """Ratios of now to before: above 1 is slower."""
+    before, now = runs["before"], runs["now"]
+    by_turn = [b[0] / a[0] for a, b in zip(before, now, strict=True)]
+    return {
+        "tokens": now[0][2],
+        "tokens_per_second": {who: [round(run[2] / run[0]) for run in each] for who, each in runs.items()},
+        "wall_ratio": round(median(b[0] for b in now) / median(a[0] for a in before), 4),
+        "wall_ratio_by_round": [round(ratio, 4) for ratio in by_turn],
+        "processor_ratio": round(median(b[1] for b in now) / median(a[1] for a in before), 4),
+        "same_answers": len({run[3] for each in runs.values() for run in each}) == 1,
+    }
+
+
+if __name__ == "__main__":
+    main()
