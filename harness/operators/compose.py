@@ -81,7 +81,7 @@ def compose(model: Model, tables: Tables, parallel: Parallel, precision: Precisi
 
     Args:
         expert_kernel: see `expert_ns`.
-        fuses: whether the engine fuses all-reduces and norms; TensorRT-LLM always does.
+        fuses: whether the engine fuses all-reduces and norms.
 
     Raises:
         HarnessError: an operator that the model needs is in no table; the message names it.
@@ -92,7 +92,7 @@ def compose(model: Model, tables: Tables, parallel: Parallel, precision: Precisi
                   rules.launches)  # fmt: skip
     known = np.unique(np.r_[np.arange(0, 129), np.arange(136, 1025, 8), np.arange(1088, TOKENS + 1, 64)])
     build = _Build(model, tables, parallel, precision, rules, gemms, np.maximum(known, 1).astype(float), expert_kernel,
-                   rules.fused_norms and (fuses or ours))  # fmt: skip
+                   rules.fused_norms and fuses)  # fmt: skip
     decode, prompt = build.by_tokens()
     every = np.arange(TOKENS + 1)
     decode, prompt = np.interp(every, known, decode), np.interp(every, known, prompt)
