@@ -29,7 +29,8 @@ INTERACTIVE = {"throughput_latency", "memory_breakdown", "latency_cdf", "timelin
 MAP_NOTE = (
     "The map is sampled: at up to 300 moments spread over the run (at every step with memory_map=true), and in a "
     "pool of more than 1,024 slots each row shows the slot in the middle of its part. Between two moments the earlier "
-    "one stands. A slot that several requests share is drawn as one's of them."
+    "one stands. A slot that several requests share is drawn as one's of them. Where layers keep different tokens the "
+    "pool is one of bytes; an allocator that ignores this has every slot drawn once for each kind of layers, apart."
 )
 
 

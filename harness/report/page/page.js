@@ -105,6 +105,7 @@ function say(event, text) {
   tip.style.left = Math.min(event.clientX + 14, innerWidth - 260) + "px";
   tip.style.top = event.clientY + 14 + "px";
 }
+const inBytes = (bytes) => bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)} KB` : bytes < 1e9 ? `${(bytes / 1e6).toFixed(1)} MB` : `${(bytes / 1e9).toFixed(2)} GB`;
 class PoolMap {
   constructor(system) {
     Object.assign(this, system);
@@ -158,7 +159,8 @@ class PoolMap {
   }
   text(moment, cell) {
     const at = moment * this.cells + cell, who = this.request[at];
-    const slots = `slots ${Math.round(cell * this.slots)} – ${Math.round((cell + 1) * this.slots) - 1}`;
+    const first = cell * this.slots, end = (cell + 1) * this.slots;
+    const slots = this.bytes ? `${inBytes(first)} – ${inBytes(end)}` : `slots ${Math.round(first)} – ${Math.round(end) - 1}`;
     return `${slots}: ${who === NOBODY ? "" : `request ${who}, `}${data.kinds[this.kind[at]][1]}`;
   }
   at(event) {
@@ -180,7 +182,7 @@ class PoolMap {
       counts.set(kind, (counts.get(kind) || 0) + 1);
     }
     const said = [...counts].filter(([, n]) => n >= this.cells / 200).sort((a, b) => b[1] - a[1]).map(([kind, n]) => `${(100 * n / this.cells).toFixed(0)} % ${data.kinds[kind][1]}`);
-    $("moment-text").textContent = `${this.label} at ${digits(time)} s, a cell is ${this.slots.toPrecision(3)} slots: ${said.join("; ")}.`;
+    $("moment-text").textContent = `${this.label} at ${digits(time)} s, a cell is ${this.bytes ? inBytes(this.slots) : `${this.slots.toPrecision(3)} slots`}: ${said.join("; ")}.`;
     canvas.onmousemove = (event) => {
       const cell = Math.floor(event.offsetY / canvas.clientHeight * rows) * columns + Math.floor(event.offsetX / canvas.clientWidth * columns);
       say(event, cell < this.cells && !this.over(time) ? this.text(moment, cell) : "");
