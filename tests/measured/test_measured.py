@@ -113,7 +113,7 @@ def test_every_shipped_model_names_its_source_and_has_operators(path: Path) -> N
 def test_rows_that_no_constant_was_fitted_to(model: str, gpu: str, engine: str, tpot: float, ttft: float) -> None:
     table = read_rows(SHARED / "silicon_rows.csv.gz")
     table = table[table["precision"] == "fp8"] if gpu == "b200_sxm" else table  # fp4 told a constant
-    some = table[(table["model_path"] == model) & (table["system"] == gpu) & (table["backend"] == engine)].iloc[::12]
+    some = table[(table["model_path"] == model) & (table["system"] == gpu) & (table["backend"] == engine)].iloc[::7]
     told = pd.DataFrame([predict_row(Predictor(SHARED), int(str(n)), row.to_dict()) for n, row in some.iterrows()])
     assert (told["refused"] == "").all()
     assert told["tpot_error_pct"].abs().median() < tpot
