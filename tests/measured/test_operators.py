@@ -166,7 +166,7 @@ def in_blocks(tmp_path: Path) -> Path:
 def test_quantisers_and_launches_are_told_apart(in_blocks: Path) -> None:
     """1024 wide: an input of 4 tokens is read in 2 and written in 0.5625 (fp8: 1) bytes an element."""
     vllm, other = Tables(in_blocks, "made_up", "vllm"), Tables(in_blocks, "made_up", "trtllm")
-    few, many = np.array([4.0]), np.array([4096.0])
+    few = np.array([4.0])
     bare = Gemms(vllm).ns("nvfp4", few, 1024, 1024)
     kernel = 1e3 + 4 * 1024 * 2.5625 / (vllm.gpu.bytes_per_ns * 0.8)
     assert Gemms(vllm, dynamic_scales=True).ns("nvfp4", few, 1024, 1024) == pytest.approx(bare + kernel)
@@ -178,8 +178,6 @@ def test_quantisers_and_launches_are_told_apart(in_blocks: Path) -> None:
     kernel = 1e3 + 4 * 1024 * 3 / (vllm.gpu.bytes_per_ns * 0.8)
     assert Gemms(vllm).ns("fp8_block", few, 1024, 1024) == pytest.approx(60e3)
     assert Gemms(vllm, launches=True).ns("fp8_block", few, 1024, 1024) == pytest.approx(plain + kernel)
-    slow = Gemms(vllm).ns("fp8_block", many, 1024, 1024)
-    assert Gemms(vllm, launches=True).ns("fp8_block", many, 1024, 1024) == pytest.approx(slow)
 
 
 def test_norms_are_part_of_an_all_reduce_where_engines_fuse_them(folder: Path) -> None:
