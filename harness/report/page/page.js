@@ -38,7 +38,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
 const off = new Set();
 function withoutOff(trace) { // null where all of it is off
   if (off.has(trace.name)) return null;
-  if (trace.orientation !== "h" || !Array.isArray(trace.y)) return trace;
+  const bySystem = trace.orientation === "h" || trace.mode === "text" || trace.mode === "markers";
+  if (!bySystem || !Array.isArray(trace.y)) return trace;
   const kept = trace.y.map((_, i) => i).filter((i) => !off.has(String(trace.y[i]).replace(/, the paper's .*/, "")));
   const pick = (value) => Array.isArray(value) && value.length === trace.y.length ? kept.map((i) => value[i])
     : value && typeof value === "object" && !Array.isArray(value) ? Object.fromEntries(Object.entries(value).map(([key, one]) => [key, pick(one)])) : value;
@@ -169,8 +170,9 @@ class PoolMap {
     return `${this.label}, ${digits(time)} s. ${this.text(this.moment(time), Math.max(cell, 0))}`;
   }
   grid(time) { // the pool at one moment, cell by cell, row by row from the top left
-    const canvas = $("moment").querySelector("canvas"), columns = Math.min(64, this.cells), rows = Math.ceil(this.cells / columns);
-    const size = Math.max(3, Math.floor(canvas.parentElement.clientWidth / columns));
+    const canvas = $("moment").querySelector("canvas"), width = canvas.parentElement.clientWidth;
+    const size = Math.max(5, Math.floor(width / Math.min(64, this.cells)));
+    const columns = Math.min(Math.floor(width / size), this.cells), rows = Math.ceil(this.cells / columns); // as many as the page is wide
     canvas.width = columns * size; canvas.height = rows * size;
     const context = canvas.getContext("2d"), moment = this.moment(time), counts = new Map();
     for (let cell = 0; cell < this.cells; cell++) {
@@ -221,9 +223,11 @@ async function startMaps() {
   maps.forEach((map, i) => $("which").add(new Option(map.label, i)));
   $("which").value = maps.length - 1;
   now = Math.min(...maps.map((map) => map.times[map.moments])) * .6; // everybody is at work
-  for (let i = 0; i <= 8; i++) {
+  const rough = end / 7, power = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].find((one) => one * power >= rough) * power;
+  for (let i = 0; i * step <= end; i++) {
     const tick = document.createElement("span");
-    tick.textContent = digits(end * i / 8) + (i ? "" : " s");
+    tick.textContent = digits(i * step) + (i ? "" : " s");
+    tick.style.left = 100 * i * step / end + "%";
     $("axis").append(tick);
   }
   paint();
