@@ -25,6 +25,7 @@ from harness.__main__ import main as harness_main
 from harness.sweeps import sweep
 
 from . import __doc__ as about
+from . import launchers
 
 SMALL = ("-m", "device=simulated", "workload.num_requests=6", "system=vllm,orca_max")
 ONE = "a job"
@@ -82,7 +83,10 @@ def main() -> int:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--cpu", action="store_true", help="count CPU time, where others are at work on the machine")
     parser.add_argument("--out", type=Path, help="a folder for README.md, parts.csv and memory.csv")
+    parser.add_argument("--launchers", action="store_true", help="instead, a sweep by launcher and workers")
     arguments = parser.parse_args()
+    if arguments.launchers:
+        return launchers.measure(arguments.out)
     profile, now = cProfile.Profile(), time.process_time if arguments.cpu else time.perf_counter
     with tempfile.TemporaryDirectory(prefix="kvlab-load-") as place, watched(now) as watch:
         os.chdir(place)

@@ -27,9 +27,10 @@ PHASE_COLORS = {"waiting": "#c4c7cc", "prefill": "#E69F00", "decode": "#0072B2",
                 "swapped": "#CC79A7", "idle": "#8a8d91"}  # fmt: skip
 INTERACTIVE = {"throughput_latency", "memory_breakdown", "latency_cdf", "timeline"}  # the page draws these itself
 MAP_NOTE = (
-    "The map is sampled: at up to 300 moments spread over the run (at every step where `memory_map=true`), and in a "
+    "The map is sampled: at up to 300 moments spread over the run (at every step with memory_map=true), and in a "
     "pool of more than 1,024 slots each row shows the slot in the middle of its part. Between two moments the earlier "
-    "one stands. A slot that several requests share is drawn as one's of them."
+    "one stands. A slot that several requests share is drawn as one's of them. Where layers keep different tokens the "
+    "pool is one of bytes; an allocator that ignores this has every slot drawn once for each kind of layers, apart."
 )
 
 
@@ -57,6 +58,8 @@ def write_page(sweep: Sweep, *, findings: Sequence[str], notes: Sequence[str], f
     maps, lanes = _systems(sweep)
     headers, rows = table_cells(sweep.groups)
     meanings = definitions(sweep.groups)
+    if all(cells[-1] == "finished" for cells in rows):
+        headers, rows = headers[:-1], [cells[:-1] for cells in rows]
     color = color_of(sweep)
     seen = sorted({kind for system in maps for kind in system.pop("seen")})
     data = {
@@ -68,7 +71,7 @@ def write_page(sweep: Sweep, *, findings: Sequence[str], notes: Sequence[str], f
         "phases": _phases(),
     }
     sections = [("table", "Numbers"), *([("map", "The pool")] if maps else []), *((c.name, c.title) for c in drawn),
-                *([("lanes", "The batch")] if lanes else []), ("notes", "Keep in mind"),
+                *([("lanes", "The batch")] if lanes else []), *([("notes", "Keep in mind")] if notes else []),
                 ("again", "Make it again")]  # fmt: skip
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     text = environment.get_template("page.html.j2").render(
@@ -147,7 +150,8 @@ def _books(sweep: Sweep) -> str:
     done = records(sweep.inside.head(8))
     saturated = all(row["saturated_kv_used_pct"] == row["saturated_kv_used_pct"] for row in done)
     prefix = "saturated_kv" if saturated else "kv"
-    head = "".join(f"<th>{escape(row['label'])}, %</th>" for row in done)
+    names = [str(escape(row["label"])).replace("(", "<wbr>(").replace("_", "_<wbr>") for row in done]
+    head = "".join(f"<th>{name}, %</th>" for name in names)
     lines = []
     for name, (color, text) in COLUMNS.items():
         shares = [row.get(f"{prefix}_{name}_pct") for row in done]
