@@ -72,7 +72,7 @@ class Sweep:
     @property
     def unit(self) -> str:
         """What pools are counted in: `slots`, or `bytes` where a token takes more or less of some layers."""
-        split = [column for column in self.done if column.startswith("kv_used.")]  # by groups of layers
+        split = [column for column in self.done if str(column).startswith("kv_used.")]  # by groups of layers
         states = "kv_state_pct" in self.done and (self.done["kv_state_pct"] > 0).any()
         return "bytes" if states or self.done[split].notna().any(axis=None) else "slots"
 
