@@ -25,7 +25,7 @@ REPOSITORY = Path(__file__).parents[1]
 REFERENCE = REPOSITORY / "results" / "reference"
 COMMAND = "command.txt"
 NOT_COMPARED = {"dir", "workload_notes", "identity", "setup_s"}  # where things lie, and every key there is
-KEPT = ("*.csv", "*.md", "figures/*")  # of what a sweep writes, what a reference keeps
+KEPT = ("*.csv", "*.md", "figures/*.png")  # of what a sweep writes, what a reference keeps
 NOT_MADE = {COMMAND, "README.md"}
 
 
