@@ -71,7 +71,7 @@ def write_page(sweep: Sweep, *, findings: Sequence[str], notes: Sequence[str], f
         "phases": _phases(),
     }
     sections = [("table", "Numbers"), *([("map", "The pool")] if maps else []), *((c.name, c.title) for c in drawn),
-                *([("lanes", "The batch")] if lanes else []), ("notes", "Keep in mind"),
+                *([("lanes", "The batch")] if lanes else []), *([("notes", "Keep in mind")] if notes else []),
                 ("again", "Make it again")]  # fmt: skip
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     text = environment.get_template("page.html.j2").render(
