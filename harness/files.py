@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
@@ -120,7 +121,7 @@ def read_csv(path: Path, key: str, columns: Sequence[str]) -> pd.DataFrame:
 
     try:
         table = pd.read_csv(path)
-    except (OSError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise HarnessError(f"{key}={path} can't be read: {error}") from error
     lacking = [column for column in columns if column not in table]
     if lacking:
