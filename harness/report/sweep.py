@@ -72,7 +72,9 @@ class Sweep:
     @property
     def unit(self) -> str:
         """What pools are counted in: `slots`, or `bytes` where a token takes more or less of some layers."""
-        return "bytes" if "kv_padding_pct" in self.done and self.done["kv_padding_pct"].notna().any() else "slots"
+        split = [column for column in self.done if str(column).startswith("kv_used.")]  # by groups of layers
+        states = "kv_state_pct" in self.done and (self.done["kv_state_pct"] > 0).any()
+        return "bytes" if states or self.done[split].notna().any(axis=None) else "slots"
 
     @property
     def simulated(self) -> bool:

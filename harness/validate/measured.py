@@ -68,9 +68,10 @@ def read_measured(path: Path) -> Measured:
     notes: list[str] = []
     for number, row in rows:
         for key in LENGTHS:
-            if type(row.get(key)) is not int or not 1 <= row[key] <= MOST_TOKENS:
-                raise HarnessError(f"{path}:{number}: {key} must be a whole number of tokens >= 1 and below 2**31, "
-                                   f"{_shown(row, key)}")  # fmt: skip
+            if type(row.get(key)) is not int or row[key] < 1:
+                raise HarnessError(f"{path}:{number}: {key} must be a whole number of tokens >= 1, {_shown(row, key)}")
+            if row[key] > MOST_TOKENS:
+                raise HarnessError(f"{path}:{number}: {key} must be below 2**31 tokens, {_shown(row, key)}")
         _stamps(path, number, row)
     raw = pd.DataFrame([row for _, row in rows])
     stamps = {key: _column(raw, key) for key in (*STAMPS, "arrival_time")}

@@ -97,6 +97,11 @@ class Running:
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
+    def end(self) -> None:
+        """Nothing that it started goes on: a fork leaves out what an interpreter does at its end."""
+        for entry in Path("/proc").glob("[0-9]*"):
+            kill(int(entry.name), self)
+
     def over(self) -> bool:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
@@ -122,6 +127,8 @@ class Place:
         commands: what was run, for the record.
         wrong: what was not as it must be.
         note: what else there is to say.
+        begun: every process of a command.
+        jobs_lost, lines_lost: jobs that are not finished, and lines of tables that differ.
     """
 
     folder: Path
@@ -130,12 +137,14 @@ class Place:
     commands: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     note: str = ""
+    begun: list[Running] = field(default_factory=list)
     jobs_lost: int = 0
     lines_lost: int = 0
 
     def begin(self, *words: str, within: Callable[[], None] | None = None) -> Running:
         self.commands.append(shown(words))
-        return Running(self.folder, words, within)
+        self.begun.append(Running(self.folder, words, within))
+        return self.begun[-1]
 
     def run(self, *words: str, code: int | None = 0, says: str = "", within: Callable[[], None] | None = None) -> Done:
         """Run a command to its end.
