@@ -148,7 +148,7 @@ class Paged(Allocator):
     def _widen_each(self, seqs: Sequence[Holder], wanted: Sequence[int]) -> list[tuple[int, ...]]:
         """A block for every lane and round of `wanted` (round * lanes + lane, ascending); how the books change."""
         size, rows, lanes, dirty = self.block_size, self._blocks, len(seqs), self._dirty
-        tables = memoryview(self.tables)  # sets one entry in half the time 
+        tables = memoryview(self.tables)  # sets one entry in half the time
         shifts, last, gained, beyond, rounding = list[tuple[int, ...]](), wanted[0] // lanes, 0, 0, 0
         for key, block in zip(wanted, self.pool.allocate(len(wanted)) or (), strict=True):
             at, lane = divmod(key, lanes)
