@@ -180,7 +180,9 @@ def buffers_of(groups: Sequence[LayerGroup]) -> tuple[int, int]:
     }
     size, alike = widths.pop()
     if widths or not alike or any(group.states for group in groups):
-        raise ValueError("what maps memory buffer by buffer needs K and V of one width in all layers")
+        raise ValueError(
+            "an allocator that maps memory buffer by buffer needs K and V of one width in all layers, and no states"
+        )
     return size, sum([len(group.layers) * group.tensors for group in groups])
 
 

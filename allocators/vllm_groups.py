@@ -56,6 +56,14 @@ class Spec:
     def page(self) -> int:
         return self.padded or self.real
 
+    def behind(self, stored: int) -> int:
+        """How many of the first tokens are needed no more once `stored` are there; of a state, all but the last one."""
+        if self.kind == "sliding":
+            return max(stored - self.reach + 1, 0)
+        if self.kind == "chunked":
+            return stored // self.reach * self.reach
+        return max(stored - 1, 0) if self.kind == "mamba" else 0
+
     def blocks(self, tokens: int, in_flight: int) -> int:
         """Most blocks that one sequence of `tokens` tokens holds, `in_flight` of them being computed (rule 12)."""
         if self.kind == "mamba":

@@ -7,39 +7,16 @@ from dataclasses import replace
 
 from allocators.base import NO_HIT, Allocator, AllocatorError, Ask, Grid, Growth, Hit, Holder, KVLayout, Move, Part
 from allocators.books import check_block_size
-from allocators.keyed_pool import Key, KeyedPool
+from allocators.keyed_pool import KeyedPool
 from allocators.layout import Kept
 from allocators.vllm_books import shared_columns
 from allocators.vllm_chunks import Chunks
 from allocators.vllm_groups import Engine, Group, Spec
+from allocators.vllm_held import Held
 from allocators.vllm_hits import Found, Hits
+from allocators.vllm_keys import Keys
+from allocators.vllm_needs import Needs
 from allocators.vllm_pool import Geometry
-
-
-class _Held:
-    """What one sequence holds.
-
-    Attributes:
-        tables: by group, a block for each of the first tokens; 0 where nothing is stored any more.
-        considered: by group, leading blocks that have their key, if they are to have one.
-        previous, retired: by group of states: the column of the state before the last one, and the first column that
-            was not looked at for states to be given back.
-        pending: by group, what must be copied before it grows: 0 nothing, 1 a block that was found and is not full, 2
-            a state under a key that ends inside its block.
-        junction: tokens up to which a sibling went the same way.
-        exported: (tokens, blocks of the piece) of a state that is exported in this step; (0, 0) = none.
-        due: tokens from which on there may be a key to give.
-    """
-
-    def __init__(self, groups: int, junction: int) -> None:
-        self.tables: list[list[int]] = [[] for _ in range(groups)]
-        self.considered = [0] * groups
-        self.previous = [-1] * groups
-        self.retired = [0] * groups
-        self.pending = [0] * groups
-        self.junction = junction
-        self.exported = (0, 0)
-        self.due = 0
 
 
 class VllmHybrid(Allocator):
@@ -48,6 +25,9 @@ class VllmHybrid(Allocator):
     What lies behind a window, or before the running state, is given back in front of the next step. With prefix caching
     a prefix counts as far as *every* group still has it: all of a full group, the last window of a sliding one, a state
     at its end. Block 0 is the null block, and stays free for ever.
+
+    What is given back goes by the tokens that are scheduled. Where the engine schedules a step ahead (asynchronously),
+    it goes by those that are computed, so that there everything is given back one step later than here.
 
     Args:
         layout: what the model keeps; pages are made equal and groups formed as the engine does (`vllm_groups`).
@@ -103,16 +83,16 @@ class VllmHybrid(Allocator):
         self.specs: list[Spec] = [group.spec for group in geometry.groups]
         self.pool = KeyedPool(self.num_blocks, len(kept))
         self.shares = self.enable_prefix_caching = enable_prefix_caching
-        self.retention_interval = retention_interval
-        self.unit, self.fine, self.alignment = geometry.hash_unit, geometry.fine, geometry.alignment
-        self.scheduler_block = geometry.scheduler_block
+        self.unit = geometry.hash_unit
         self.hits = Hits(geometry, self.pool)
         self.chunks = Chunks(geometry)
         self.chunks.sparse = retention_interval == 0
+        self.needs = Needs(geometry, self.pool, self.chunks, max_model_len, enable_prefix_caching)
+        self.keys = Keys(geometry, self.pool, self.chunks, retention_interval)
         self.cuts = enable_prefix_caching and bool(self.chunks.states)
         self._no_hits: list[list[int]] = [[] for _ in kept]
-        self._states = [spec.kind == "mamba" and spec.align for spec in self.specs]
-        self._held_by: dict[int, _Held] = {}  # by row
+        self._states = self.needs.states
+        self._held_by: dict[int, Held] = {}  # by row
         self._copied: list[list[tuple[int, int]]] = [[] for _ in kept]
         self._asked = Ask(1)
 
@@ -120,44 +100,23 @@ class VllmHybrid(Allocator):
 
     def footprint(self, tokens: int) -> int | None:
         """Of a prompt in one piece: its window shrinks only afterwards."""
-        blocks = 0
-        for at, spec in enumerate(self.specs):
-            count = -(-tokens // spec.block_size)
-            blocks += min(count, 2 + spec.checkpoints) if self._states[at] else count
+        blocks = self.needs.whole(tokens)
         return blocks * self.grain if blocks < self.num_blocks else None
 
     def fits(self, prompt: int, tokens: int, whole: bool, piece: int) -> bool:
         """With prefix caching nobody knows what will be found of a prompt, so only its end counts."""
-        room, start = self.num_blocks - 1, 0
-        if sum([spec.blocks(tokens, self.step_tokens) for spec in self.specs]) <= room:
+        room, start, alone, step = self.num_blocks - 1, 0, self.needs.alone, self.step_tokens
+        if sum([spec.blocks(tokens, step) for spec in self.specs]) <= room:
             return True
         if not self.enable_prefix_caching:
-            if whole and sum(self._wanted(prompt, 0, True)) > room:
+            if whole and sum(alone(prompt, 0, True, step)) > room:
                 return False
             for end in [*range(piece, prompt, piece), prompt]:
-                if sum(self._wanted(end, start, False)) > room:
+                if sum(alone(end, start, False, step)) > room:
                     return False
                 start = end
-        last = range(tokens, max(prompt - 1, tokens - max([spec.block_size for spec in self.specs])), -1)
-        return all(sum(self._wanted(end, end - 1, False)) <= room for end in last)
-
-    def _wanted(self, end: int, start: int, gate: bool) -> list[int]:
-        """Blocks that a sequence alone holds, by group, when it goes from `start` to `end`."""
-        wanted = []
-        for at, spec in enumerate(self.specs):
-            count, before = -(-end // spec.block_size), -(-start // spec.block_size)
-            if self._states[at]:
-                wanted.append(min(count, 1 + (before > 0 and count > before)))
-            else:
-                wanted.append((self._capped(spec, count) if gate else count) - _behind(spec, start) // spec.block_size)
-        return wanted
-
-    def _capped(self, spec: Spec, count: int) -> int:
-        """Blocks that a gate asks for: no more than a window ever takes."""
-        if spec.kind in ("sliding", "chunked"):
-            most = spec.blocks(self.max_model_len, self.step_tokens)
-            return count if count < most else most
-        return count
+        last = range(tokens, max(prompt, tokens - max([spec.block_size for spec in self.specs])), -1)
+        return all(sum(alone(end, end - 1, False, step)) <= room for end in last)
 
     def lookup(self, holder: Holder, most: int) -> Hit:
         if not self.enable_prefix_caching or most <= 0:
@@ -200,10 +159,10 @@ class VllmHybrid(Allocator):
             raise AllocatorError(f"{holder.name} claims a prefix hit of {hit} tokens that was not found")
         hits = found.tables or self._no_hits
         room = self.pool.num_free - -(-ask.spare // self.grain)
-        held = _Held(len(self.specs), found.junction)
-        if ask.gate > 0 and self._need(held, holder, min(ask.gate, self.max_model_len), hit, hits, True) > room:
+        held = Held(len(self.specs), found.junction)
+        if ask.gate > 0 and self._need(held, holder, min(ask.gate, self.max_model_len), hits, True) > room:
             return None
-        if self._need(held, holder, tokens, hit, hits, False) > room:
+        if self._need(held, holder, tokens, hits, False) > room:
             return None
         self._held_by[holder.row] = held
         if any(hits):
@@ -214,7 +173,7 @@ class VllmHybrid(Allocator):
     def _grow_by_layer(self, holder: Holder, tokens: int) -> int:
         held = self._held_by[holder.row]
         holder.held -= self.trim(holder)
-        if self._need(held, holder, tokens, holder.stored, self._no_hits, False) > self.pool.num_free:
+        if self._need(held, holder, tokens, self._no_hits, False) > self.pool.num_free:
             self._tell(holder, holder.stored)
             return 0
         holder.held += self._grow_all(holder, held, tokens, holder.stored) * self.grain
@@ -225,7 +184,7 @@ class VllmHybrid(Allocator):
         """Walks each table down from what no layer will read again."""
         held, stored, given = self._held_by[holder.row], holder.stored, 0
         for group, spec in enumerate(self.specs):
-            behind = _behind(spec, stored)
+            behind = spec.behind(stored)
             if not behind:
                 continue
             table, states = held.tables[group], self._states[group]
@@ -245,7 +204,7 @@ class VllmHybrid(Allocator):
                 given += self._drop_previous(holder, held, group, -(-stored // spec.block_size) - 1)
         return given * self.grain
 
-    def _drop_previous(self, holder: Holder, held: _Held, group: int, running: int) -> int:
+    def _drop_previous(self, holder: Holder, held: Held, group: int, running: int) -> int:
         """A state lives one step longer than the one that replaced it."""
         at, table = held.previous[group], held.tables[group]
         if not 0 <= at < running or not table[at]:
@@ -276,7 +235,7 @@ class VllmHybrid(Allocator):
                 parts.append(Part(gone * spec.block_size, len(table) * spec.block_size, units))
         return parts
 
-    def _gone(self, held: _Held, group: int) -> int:
+    def _gone(self, held: Held, group: int) -> int:
         """Leading columns of a table in which nothing is stored any more."""
         table, spec = held.tables[group], self.specs[group]
         if not spec.reach:
@@ -287,7 +246,7 @@ class VllmHybrid(Allocator):
             low, high = (low, middle) if table[middle] else (middle + 1, high)
         return low
 
-    def _blocks(self, held: _Held, group: int) -> int:
+    def _blocks(self, held: Held, group: int) -> int:
         table = held.tables[group]
         return len(table) - (table.count(0) if self._states[group] else self._gone(held, group))
 
@@ -309,40 +268,14 @@ class VllmHybrid(Allocator):
 
     # ---- what growing takes ------------------------------------------------------------------------------------------
 
-    def _need(self, held: _Held, holder: Holder, tokens: int, start: int, hits: list[list[int]], gate: bool) -> int:
-        """Blocks that must be free so that a sequence can go from `start` tokens to `tokens`."""
-        total, free_among = 0, self.pool.free_among
-        for group, spec in enumerate(self.specs):
-            size, found, have = spec.block_size, hits[group], len(held.tables[group])
-            count, inside = -(-tokens // size), len(found) > 0 and start % size > 0
-            if self._states[group]:
-                if found and found[-1] and found[-1] in self.pool.young:
-                    return self.num_blocks  # its state is written in this very step
-                extra = int(inside or held.pending[group] > 0)
-                new = max(count - len(found) - have, 0) + extra
-                if new > 1 + extra:
-                    new = min(new, 1 + extra + (self._export(held, holder, start, tokens, hits) > 0))
-                total += new + free_among(found)
-                continue
-            if gate:
-                count = self._capped(spec, count)
-            low = _behind(spec, start) // size
-            total += max(count - max(low, len(found) + have), 0) + inside
-            if found:
-                total += free_among(found[low:])
-        return total
+    def _need(self, held: Held, holder: Holder, tokens: int, hits: list[list[int]], gate: bool) -> int:
+        """Blocks that must be free so that a sequence can go on from what it has stored to `tokens`."""
+        return self.needs.of(held, holder, tokens, holder.stored, hits, gate, self.step_tokens)
 
-    def _export(self, held: _Held, holder: Holder, start: int, end: int, hits: list[list[int]]) -> int:
-        """Tokens of the state that is exported on the way; 0 = none."""
-        if not self.cuts or not self.chunks.exports:
-            return 0
-        tables = held.tables if any(held.tables) else hits
-        return self.chunks.export(start, end, max(holder.prompt_tokens, holder.known_tokens - 1), tables)
-
-    def _adopt(self, holder: Holder, held: _Held, hits: list[list[int]], hit: int) -> None:
+    def _adopt(self, holder: Holder, held: Held, hits: list[list[int]], hit: int) -> None:
         for group, found in enumerate(hits):
             size = self.specs[group].block_size
-            low = min(_behind(self.specs[group], hit) // size, len(found))
+            low = min(self.specs[group].behind(hit) // size, len(found))
             for block in found[low:]:
                 if block:
                     self.pool.join(block, holder.row)
@@ -353,10 +286,10 @@ class VllmHybrid(Allocator):
                 held.considered[group] = hit // size
                 held.pending[group] = 1
 
-    def _grow_all(self, holder: Holder, held: _Held, tokens: int, start: int) -> int:
+    def _grow_all(self, holder: Holder, held: Held, tokens: int, start: int) -> int:
         """Lengthen all tables for `tokens`; blocks that it holds besides."""
         added = 0
-        exported = self._export(held, holder, start, tokens, held.tables)
+        exported = self.needs.export(held, holder, start, tokens, held.tables)
         for group, spec in enumerate(self.specs):
             table, count = held.tables[group], -(-tokens // spec.block_size)
             pending, first = held.pending[group], len(table)
@@ -377,7 +310,7 @@ class VllmHybrid(Allocator):
         held.exported = (exported, tokens)
         return added
 
-    def _copy(self, holder: Holder, held: _Held, group: int) -> int:
+    def _copy(self, holder: Holder, held: Held, group: int) -> int:
         """What a found block holds is copied to one of its own, or the keys of a state go on to a copy of it."""
         table, pending = held.tables[group], held.pending[group]
         source = table[-1]
@@ -407,7 +340,7 @@ class VllmHybrid(Allocator):
             for holder in seqs:
                 held = self._held_by[holder.row]
                 if holder.stored >= held.due:
-                    self._register(holder, held)
+                    self.keys.register(holder, held)
 
     def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
         """Where blocks are shared it ends before anybody asks: what is saved by that may change then."""
@@ -426,75 +359,6 @@ class VllmHybrid(Allocator):
             self._copied[group] = []
         self.pool.young.clear()
         return super().take_moves()
-
-    def _register(self, holder: Holder, held: _Held) -> None:
-        """Give the blocks their keys that are full by now, as far as they are to be kept (rules 20 to 24, 32, 33)."""
-        stored, unit, prompt = holder.stored, self.unit, holder.prompt_tokens
-        tokens = stored if len(self.specs) == 1 or self.fine else stored // self.scheduler_block * self.scheduler_block
-        contents = holder.block_hashes(unit, max(stored, holder.known_tokens) // unit)
-        hashed = len(contents) * unit
-        boundary = (prompt - 1) // unit * unit
-        for group, spec in enumerate(self.specs):
-            table, size, first = held.tables[group], spec.block_size, held.considered[group]
-            full = min(tokens, hashed) // size
-            for at in range(first, full):
-                if table[at] and self._keeps(spec, at, prompt, held.junction):
-                    end = (at + 1) * size
-                    self.pool.replace(table[at], Key(group, contents[end // unit - 1], end))
-            held.considered[group] = max(first, full)
-            if spec.kind in ("full", "mla") and size != unit:
-                end = min(boundary, hashed)
-                if 0 < end <= tokens and end % size:
-                    self.pool.add(table[end // size], Key(group, contents[end // unit - 1], end))
-            if self._states[group]:
-                if self.fine and stored == boundary and 0 < boundary <= hashed:
-                    self._register_inside(holder, held, group, Key(group, contents[stored // unit - 1], stored))
-                if held.exported[0]:
-                    self._register_export(holder, held, group, contents)
-        held.exported = (0, 0)
-        ends = [(done + 1) * spec.block_size for done, spec in zip(held.considered, self.specs, strict=True)]
-        held.due = 0 if stored < prompt or self.chunks.exports else min(ends)
-
-    def _register_inside(self, holder: Holder, held: _Held, group: int, key: Key) -> None:
-        """The state at the last boundary of the prompt, which may lie inside a block; it is copied when it goes on."""
-        size = self.specs[group].block_size
-        at = (key.end - 1) // size
-        self.pool.add(held.tables[group][at], key)
-        if key.end % size:
-            held.considered[group] = min(held.considered[group], at)
-            held.pending[group] = 2
-            holder.room = holder.stored
-
-    def _register_export(self, holder: Holder, held: _Held, group: int, contents: Sequence[object]) -> None:
-        """The block for a state that is exported is found by the tokens of that state, or by none."""
-        end, tokens = held.exported
-        block = held.tables[group][-(-tokens // self.specs[group].block_size) - 2]
-        ends = [at // self.alignment * self.alignment for at in (holder.prompt_tokens - 1, held.junction)]
-        every = self.retention_interval
-        if (end not in ends and (every == 0 or (every and end % every))) or end // self.unit > len(contents):
-            self.pool.strip(block)
-        elif self.pool.covers(block) != end:
-            self.pool.replace(block, Key(group, contents[end // self.unit - 1], end))
-
-    def _keeps(self, spec: Spec, block: int, prompt: int, junction: int) -> bool:
-        """Whether a full block is worth keeping: it lies in the last window before a point that is kept (rule 21)."""
-        if spec.kind not in ("sliding", "mamba"):
-            return True
-        size, alignment, every = spec.block_size, self.alignment, self.retention_interval
-        tail = -(-(spec.reach - 1) // size) if spec.kind == "sliding" else 1
-        if not tail:
-            return False
-        if (every is None and spec.kind == "mamba") or (spec.kind == "sliding" and alignment % size):
-            return True
-        segment = alignment if every is None else every
-        if 0 < segment <= tail * size:
-            return True
-        ends = [(prompt - 1) // alignment * alignment]
-        if junction:
-            ends.append(junction // alignment * alignment)
-        if segment:
-            ends.append(-(-(block + 1) * size // segment) * segment)
-        return any(end // size - tail <= block < end // size for end in ends)
 
     # ---- the books ---------------------------------------------------------------------------------------------------
 
@@ -548,15 +412,6 @@ class VllmHybrid(Allocator):
                 for at, units in twice:
                     columns[at] -= units
         return groups
-
-
-def _behind(spec: Spec, stored: int) -> int:
-    """How many of the first tokens are needed no more once `stored` are there; of a state, all but the last one."""
-    if spec.kind == "sliding":
-        return max(stored - spec.reach + 1, 0)
-    if spec.kind == "chunked":
-        return stored // spec.reach * spec.reach
-    return max(stored - 1, 0) if spec.kind == "mamba" else 0
 
 
 def _kept(group: Group, devices: int, unit_bytes: int) -> Kept:

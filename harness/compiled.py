@@ -32,7 +32,7 @@ PACKAGES = ("allocators", "schedulers", "harness")  # all that the compiled modu
 PARTS = {
     "allocators": "base block_pool books buddy compaction contents contiguous dual_pool forks group_pages holes "
     "host jenga keyed_pool layout ledger paged radix radix_tree recount split virtual vllm_books vllm_chunks "
-    "vllm_groups vllm_hits vllm_hybrid vllm_pool",
+    "vllm_groups vllm_held vllm_hits vllm_hybrid vllm_keys vllm_needs vllm_pool",
     "schedulers": "base content continuous group guaranteed_no_evict ideal lengths max_utilization past_future "
     "orders quiet rebuild request reservation static static_bucketed vllm_v1",
     "harness.replay": "clock engine jump replayer",

@@ -26,7 +26,6 @@ from harness.errors import HarnessError, answer
 from harness.files import write_json, write_table
 from harness.installation import EXPERIMENTS
 from harness.job import run_job
-from harness.job.build import build_scheduler
 from harness.sweeps.folders import Lock, holder, results_in
 
 ROWS = ("vllm", "continuous_contiguous", "static_contiguous", "static_paged")
@@ -163,7 +162,7 @@ def _headline(folder: Path, quick: bool, deadline: float) -> dict[str, Any]:
         row = run_job(cfg, folder / system, [f"system={system}", *settings])
         done[system] = row["error"] or f"{row['output_throughput']:.0f} output tokens/s"
         print(f"{system}: {done[system]}", flush=True)
-    report_sweep(folder, baseline="static_contiguous", build_scheduler=build_scheduler)
+    report_sweep(folder, baseline="static_contiguous")
     failed = [system for system in ROWS if (folder / system / "traceback.txt").exists()]
     for path in [path for name in BIG for path in folder.glob(f"*/{name}")]:
         path.unlink()

@@ -75,6 +75,8 @@ class Page:
     async def picture(self, path: Path, element: str = "html", height: int | None = None) -> None:
         """A PNG of an element, from its top to `height` pixels below it at most."""
         await self.run(f"document.querySelector({element!r}).scrollIntoView()")
+        if element != "html":  # what sticks to the window's top would lie across the picture
+            await self.run("document.querySelectorAll('nav').forEach((nav) => { nav.style.position = 'static'; })")
         await asyncio.sleep(1.0)
         box = await self.run(f"""(() => {{ const box = document.querySelector({element!r}).getBoundingClientRect();
             return [box.x + scrollX, box.y + scrollY, box.width, box.height]; }})()""")

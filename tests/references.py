@@ -25,7 +25,7 @@ REPOSITORY = Path(__file__).parents[1]
 REFERENCE = REPOSITORY / "results" / "reference"
 COMMAND = "command.txt"
 NOT_COMPARED = {"dir", "workload_notes", "identity", "setup_s"}  # where things lie, and every key there is
-KEPT = ("*.csv", "*.md", "figures/*")  # of what a sweep writes, what a reference keeps
+KEPT = ("*.csv", "*.md", "figures/*.png")  # of what a sweep writes, what a reference keeps
 NOT_MADE = {COMMAND, "README.md"}
 
 
@@ -44,6 +44,7 @@ def names() -> list[str]:
 def make(name: str, folder: Path) -> None:
     """Run a reference's command into a folder. Raises RuntimeError with the last lines where it fails."""
     words = shlex.split((REFERENCE / name / COMMAND).read_text())[1:]
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier try
     folder.parent.mkdir(parents=True, exist_ok=True)
     done = subprocess.run([sys.executable, *words, f"hydra.sweep.dir={folder}"], cwd=REPOSITORY, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)  # fmt: skip
@@ -88,6 +89,8 @@ def check(chosen: Sequence[str], place: Path, taking: bool = False) -> int:
         try:
             make(name, place / name)
             found = compare(name, place / name)
+            if taking:
+                take(name, place / name)
         except (RuntimeError, OSError) as error:
             found = Difference([str(error)], [])
         differ += bool(found.wrong)
@@ -96,8 +99,6 @@ def check(chosen: Sequence[str], place: Path, taking: bool = False) -> int:
         print(*(f"  {line}" for line in found.wrong), sep="\n", end="\n" if found.wrong else "")
         if found.new:
             print(f"  new: {', '.join(found.new)}")
-        if taking and (place / name / "comparison.csv").exists():
-            take(name, place / name)
     return differ
 
 

@@ -1,6 +1,10 @@
 """Files that other tools read, made from the tables of a run: at its end, or later by `python -m harness report DIR`.
 
 To add one: a module with `write(folder) -> list of notices`, and its name in `EXPORTS`, where the key finds it.
+
+guidellm's report is read (`workload.path`) but not written. Its package (0.8.1, schema 2) takes only whole reports:
+some thirty distributions of each outcome, and times of its own scheduler's queues and workers, which no run of ours
+has. They would have to be made up, and a new schema (1 became 2) refuses what was written for the old one.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from harness.devices import clock_name, is_elsewhere, open_device
 from harness.environment import environment
 from harness.errors import HarnessError
 from harness.exports import export
-from harness.files import write_json, write_text
+from harness.files import write_json, write_text, write_yaml
 from harness.job.build import build_scheduler, settle_lanes
 from harness.job.patience import patience
 from harness.job.served import recorder_of, row_of, write_tables
@@ -59,7 +59,7 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("summary.json", "traceback.txt"):  # of an earlier run: they must not lie beside this one's tables
             (folder / name).unlink(missing_ok=True)
-        write_text(folder / "config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+        write_yaml(folder / "config.yaml", cfg)
         if mistakes:
             raise HarnessError("\n".join(mistakes))
         with patience(cfg.get("patience_s")):  # plans of earlier versions have no such key

@@ -28,7 +28,7 @@ from schedulers.request import Request
 def recorder_of(cfg: DictConfig, allocator: Allocator, folder: Path) -> Recorder:
     """What writes `steps.csv`, and the memory map if `cfg` asks for one."""
     times = "benchmark" in cfg.exports
-    if cfg.memory_map and allocator.by_slot:  # where layers lie apart there is no one picture
+    if cfg.memory_map:
         path, every_step = folder / "steps.csv", cfg.memory_map is True
         return MappedRecorder(allocator, path, keep=False, times=times, every_step=every_step)
     return Recorder(folder / "steps.csv", keep=False, times=times)

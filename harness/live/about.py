@@ -8,7 +8,9 @@ from typing import Any
 import aiohttp
 
 from harness.errors import HarnessError
+from harness.live.client import HEAD, why_none
 from harness.live.settings import Server
+from harness.live.stream import count_of, quoted
 from harness.naming.lookup import nearest
 
 # Where each engine, and no other, says its version: (engine, path, a key of the answer).
@@ -66,26 +68,30 @@ async def ask(session: aiohttp.ClientSession, server: Server) -> About:
         raise HarnessError(f"server.model={model}: {server.root} has no such model{nearest(model, named)}; "
                            f"there are {', '.join(named[:10])}")  # fmt: skip
     entry = next((entry for entry in models if entry.get("id") == model), {})
-    longest = entry.get("max_model_len") or (entry.get("meta") or {}).get("n_ctx_train")
-    engine, version = await _engine(session, server)
-    return About(engine, version, model, longest if isinstance(longest, int) else None)
+    engine, version, told = await _engine(session, server)
+    slot, meta = told.get("default_generation_settings"), entry.get("meta")  # of llama.cpp: a request has a slot's room
+    room = slot.get("n_ctx") if isinstance(slot, dict) else None
+    trained = meta.get("n_ctx_train") if isinstance(meta, dict) else None
+    longest = count_of(entry.get("max_model_len")) or count_of(room) or count_of(trained)
+    return About(engine, version, model, longest)
 
 
 async def _models(session: aiohttp.ClientSession, server: Server) -> list[dict[str, Any]]:
-    url = f"{server.root}/v1/models"
+    url, limit = f"{server.root}/v1/models", aiohttp.ClientTimeout(total=30)
     try:
-        async with session.get(url, timeout=aiohttp.ClientTimeout(total=30)) as response:
+        async with session.get(url, headers=server.headers(url), timeout=limit) as response:
             if response.status in (401, 403):
                 what = "refuses the key in" if server.key else "wants a key, and there is none in"
                 raise HarnessError(f"{server.root} {what} the environment variable {server.api_key_env} "
                                    f"(server.api_key_env): HTTP {response.status}")  # fmt: skip
+            if response.status >= 500:  # llama.cpp, while it loads its model
+                said = quoted(server.hide((await response.content.read(HEAD)).decode("utf-8", "replace")))
+                raise HarnessError(f"{server.root} is there but not ready: HTTP {response.status}: {said}")
             if response.status != 200:
                 return []  # some endpoints have no such list
             body = await response.json(content_type=None)
     except aiohttp.ClientConnectorError as error:
-        raise HarnessError(
-            f"server.url={server.url}: nobody answers there: {error.os_error.strerror or error}"
-        ) from None
+        raise HarnessError(f"server.url={server.url}: nobody answers there: {why_none(error)}") from None
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise HarnessError(f"server.url={server.url}: no answer from {url}: {error or type(error).__name__}") from None
     except ValueError:
@@ -94,17 +100,18 @@ async def _models(session: aiohttp.ClientSession, server: Server) -> list[dict[s
     return [entry for entry in data or [] if isinstance(entry, dict)]
 
 
-async def _engine(session: aiohttp.ClientSession, server: Server) -> tuple[str, str]:
-    """(engine, version), empty where no path of `VERSIONS` answers."""
+async def _engine(session: aiohttp.ClientSession, server: Server) -> tuple[str, str, dict[str, Any]]:
+    """(engine, version, all that it said there), empty where no path of `VERSIONS` answers."""
     for engine, path, key in VERSIONS:
+        url, limit = server.root + path, aiohttp.ClientTimeout(total=10)
         try:
-            async with session.get(server.root + path, timeout=aiohttp.ClientTimeout(total=10)) as response:
+            async with session.get(url, headers=server.headers(url), timeout=limit) as response:
                 body = await response.json(content_type=None) if response.status == 200 else None
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
             continue
         if isinstance(body, dict) and body.get(key):
-            return engine, str(body[key])
-    return "", ""
+            return engine, str(body[key]), body
+    return "", "", {}
 
 
 def refuse(about: About, server: Server, answers: int) -> None:

@@ -42,7 +42,8 @@ def draw(table: pd.DataFrame, about: str, path: Path) -> None:
             ax.errorbar(middle.index, middle, [middle - low, high - middle], color=color, marker="o", capsize=3,
                         markerfacecolor="white", linewidth=1.4)  # fmt: skip
             fitted = rows[rows["fitted"]].groupby("rate")[key].median()
-            ax.plot(fitted.index, fitted, "o", color=color)
+            ax.plot(fitted.index, fitted, "o", color=color, zorder=4)
+        ax.margins(y=0.2)
         ax.set(title=number, ylim=(0, None))
         ax.grid()
     for ax in axes[2:]:

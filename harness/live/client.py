@@ -15,6 +15,7 @@ from harness.live.stream import Answer, StreamError, message_of, quoted
 from schedulers.request import Request
 
 KEEPALIVE_S = 4  # a kept connection is dropped before the server drops it (uvicorn after 5 s), or requests get lost
+ABORTED = frozenset(("abort", "error"))  # reasons with which an engine gives a request up
 LOOKS = 10  # in the longest silence
 HEAD = 4096  # bytes of an error that are read
 
@@ -87,20 +88,23 @@ class Client:
         return json.dumps(body | dict(self.server.extra_body or {})).encode()
 
     async def _send(self, request: Request, body: bytes) -> Outcome:
-        answer, sent, reached = Answer(), self.clock(), False
+        answer, sent, reached, url = Answer(), self.clock(), False, self.server.endpoint
 
         def over(status: str, reason: str | None) -> Outcome:
             return Outcome(status, reason and self.server.hide(reason), sent, answer, reached)
 
         try:
             async with asyncio.timeout(self.server.timeout_s):
-                response = await self.session.post(self.server.endpoint, data=body, allow_redirects=False)
+                headers = self.server.headers(url)
+                response = await self.session.post(url, data=body, headers=headers, allow_redirects=False)
             async with response, Silence(response.content, self.server.timeout_s) as silence:
                 reached = True
                 if response.status != 200:
                     said = quoted(await _error(response))
                     refused = 400 <= response.status < 500
-                    return over("rejected" if refused else "failed", f"HTTP {response.status}: {said}")
+                    later = response.headers.get("Retry-After")
+                    again = f" (Retry-After: {quoted(later)})" if later else ""
+                    return over("rejected" if refused else "failed", f"HTTP {response.status}: {said}{again}")
                 if response.content_type != "text/event-stream":
                     said = quoted(await response.content.read(HEAD))
                     return over("failed", f"the answer is no event stream but {response.content_type}: {said}")
@@ -114,7 +118,7 @@ class Client:
         except (aiohttp.ServerTimeoutError, TimeoutError):
             return over("failed", f"nothing came for {self.server.timeout_s:g} s, {_after(answer, request)}")
         except aiohttp.ClientConnectorError as error:
-            return over("failed", f"no connection: {error.os_error.strerror or error}")
+            return over("failed", f"no connection: {why_none(error)}")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             why = str(error) or type(error).__name__
             return over("failed", f"the connection broke {_after(answer, request)}: {quoted(why)}")
@@ -163,6 +167,8 @@ def verdict(answer: Answer, request: Request, ignore_eos: bool) -> tuple[str, st
     if len(answer.ended) < request.n and not (answer.done and tokens >= asked):
         said = "[DONE] came" if answer.done else "the stream ended"
         return "failed", f"{said} {_after(answer, request)}, without a finish_reason"
+    if aborted := ABORTED.intersection(answer.ended.values()):
+        return "failed", f"the server gave it up {_after(answer, request)} (finish_reason {min(aborted)})"
     if answer.pieces > tokens:
         return "finished", f"the server counts {tokens} tokens and sent {answer.pieces} pieces"
     if ignore_eos and tokens != asked:
@@ -175,8 +181,15 @@ def open_session(server: Server) -> aiohttp.ClientSession:
     """A session without a bound on connections, whose requests may take as long as something comes now and then."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=300)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=server.timeout_s, sock_read=None)
-    headers = {"Content-Type": "application/json", **server.headers}
+    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}  # to compress is to hold back
     return aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers)
+
+
+def why_none(error: aiohttp.ClientConnectorError) -> str:
+    """Why there is no connection: what the system says, or what is wrong with a certificate."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return str(error.certificate_error)
+    return error.os_error.strerror or str(error.os_error)
 
 
 async def _error(response: aiohttp.ClientResponse) -> str:

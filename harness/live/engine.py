@@ -21,8 +21,10 @@ NAMES: Mapping[str, tuple[tuple[str, float], ...]] = {
                 ("tgi_queue_size", 1)),
     "kv_in_use_pct": (("vllm:kv_cache_usage_perc", 100), ("vllm:gpu_cache_usage_perc", 100),
                       ("sglang:token_usage", 100), ("llamacpp:kv_cache_usage_ratio", 100)),
-    "preemptions": (("vllm:num_preemptions_total", 1), ("sglang:num_retracted_requests_total", 1)),
-    "prefix_queries": (("vllm:prefix_cache_queries_total", 1), ("vllm:gpu_prefix_cache_queries_total", 1)),
+    "preemptions": (("vllm:num_preemptions_total", 1), ("sglang:num_retracted_requests_total", 1),
+                    ("sglang:num_retracted_reqs_total", 1)),
+    "prefix_queries": (("vllm:prefix_cache_queries_total", 1), ("vllm:gpu_prefix_cache_queries_total", 1),
+                       ("sglang:prompt_tokens_total", 1)),
     "prefix_hits": (("vllm:prefix_cache_hits_total", 1), ("vllm:gpu_prefix_cache_hits_total", 1),
                     ("sglang:cached_tokens_total", 1)),
     "prompt_tokens": (("vllm:prompt_tokens_total", 1), ("sglang:prompt_tokens_total", 1),
@@ -90,8 +92,8 @@ class Scraper:
         problem: why there is nothing.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, every_s: float) -> None:
-        self.session, self.url, self.every_s = session, url, every_s
+    def __init__(self, session: aiohttp.ClientSession, url: str, every_s: float, headers: Mapping[str, str]) -> None:
+        self.session, self.url, self.every_s, self.headers = session, url, every_s, headers
         self.rows: list[dict[str, Any]] = []
         self.pool: dict[str, Any] = {}
         self.problem: str | None = None
@@ -104,7 +106,8 @@ class Scraper:
     async def take(self, now: int) -> bool:
         """One reading; whether there was one."""
         try:
-            async with self.session.get(self.url, timeout=aiohttp.ClientTimeout(total=5)) as response:
+            limit = aiohttp.ClientTimeout(total=5)
+            async with self.session.get(self.url, headers=self.headers, timeout=limit) as response:
                 text = await response.text()
                 if response.status != 200:
                     self.problem = self.problem or f"{self.url}: HTTP {response.status}"

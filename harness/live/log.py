@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from harness.live.client import Outcome
+from harness.live.stream import count_of
 from harness.metrics.gaps import Gaps
 from harness.metrics.recorder import Fate
 from schedulers.request import Request
@@ -43,9 +44,8 @@ class ClientLog:
         if outcome.sent_ns < 0:
             return
         self._delivered.extend((request.id, outcome.sent_ns))
-        cached = (answer.usage.get("prompt_tokens_details") or {}).get("cached_tokens")
         self._fates.extend((request.id, done, -1, answer.first_ns, answer.last_ns, answer.tokens, -1, -1,
-                            cached if isinstance(cached, int) else -1, request.n))  # fmt: skip
+                            -1 if answer.cached is None else answer.cached, request.n))  # fmt: skip
         if not answer.pieces:
             return
         self.times[request.id] = array("q", sorted(when for times in answer.times.values() for when in times))
@@ -54,10 +54,10 @@ class ClientLog:
                 self.gaps.add(after - before)
         self.pieces += answer.pieces
         self.tokens += answer.tokens
-        if isinstance(count := answer.usage.get("prompt_tokens"), int):
+        if count := count_of(answer.usage.get("prompt_tokens")):
             self.prompt_tokens[request.id] = count
         if done:
-            self.uncounted += "completion_tokens" not in answer.usage
+            self.uncounted += answer.counted is None
             self.merged += answer.pieces < answer.tokens
 
     def verdicts(self) -> dict[int, tuple[str, str]]:

@@ -139,9 +139,10 @@ class LiveReplay:
     async def _back(self) -> None:
         """Wait until the server answers again, so that a closed loop does not run through its requests meanwhile."""
         server, since = self.client.server, self._down_since or self.now
+        url = f"{server.root}/v1/models"
         while self.now - since <= server.gone_s * 1e9:
             with suppress(aiohttp.ClientError, OSError, TimeoutError):
-                async with self.client.session.get(f"{server.root}/v1/models"):
+                async with self.client.session.get(url, headers=server.headers(url)):
                     self._down_since = None
                     return
             await asyncio.sleep(PROBE_S)

@@ -128,7 +128,8 @@ class LiveRun:
             for request in (replace(request, token_ids=None) for request in requests[: server.warmup]):
                 _warmed(await client.send(request, client.body(request, warm(request))), server)
             if server.metrics_url:
-                self.scraper = Scraper(client.session, server.metrics_url, server.metrics_s)
+                url = server.metrics_url
+                self.scraper = Scraper(client.session, url, server.metrics_s, server.headers(url))
             facts["setup_s"] = time.perf_counter() - started
             self.replay = LiveReplay(client, self.workload, self.prompts, self.log, self.scraper, self.on_progress)
             await self.replay.run()
@@ -153,6 +154,8 @@ def _warmed(outcome: Outcome, server: Server) -> None:
         hint = f"; is there {server.endpoint}?"
     elif "ignore_eos" in reason:
         hint = "; server.ignore_eos=false leaves that key out"
+    elif "stream_options" in reason:
+        hint = "; server.extra_body={stream_options: null} sends none"
     elif reason.startswith("HTTP 4") and server.api == "completions" and server.tokenizer is None:
         hint = "; if it is the token ids (below server.vocab_size), server.tokenizer=NAME sends text"
     raise HarnessError(f"the warm-up request was not served: {reason}{hint}")

@@ -10,6 +10,8 @@ from typing import Any
 from harness.errors import HarnessError
 
 DECODE = json.JSONDecoder().decode  # `json.loads` guesses an encoding first, each time
+LONGEST = 2**24  # bytes of an event
+MOST = 2**40  # of anything that a server counts
 SHOWN = 160  # letters of what a server said that are quoted
 
 
@@ -20,23 +22,27 @@ class StreamError(HarnessError):
 class Lines:
     """The `data:` of a server-sent event stream that arrives in pieces cut anywhere.
 
-    Comments (`:`), `event:`, `id:` and `retry:` say nothing that is needed; a `data:` line of these servers is whole.
+    Comments (`:`), `event:`, `id:` and `retry:` say nothing that is needed.
     """
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The data lines that `piece` completes.
+        """The data lines that `piece` completes, and an empty one where an event ends.
 
         Raises:
-            StreamError: a line of no event stream.
+            StreamError: a line of no event stream, or one without an end.
         """
         *lines, self._rest = (self._rest + piece).split(b"\n")
+        if len(self._rest) > LONGEST:
+            raise StreamError(f"a line has more than {LONGEST:,} bytes: {quoted(self._rest[: 2 * SHOWN])}")
         found = []
         for line in lines:
             if line.startswith(b"data:"):
                 found.append(line[5:].strip())
+            elif line in (b"", b"\r"):
+                found.append(b"")
             elif line.startswith(b"error:"):  # of llama.cpp
                 raise StreamError(f"the server says {quoted(line[6:])}")
             elif line.strip() and not line.startswith((b":", b"event:", b"id:", b"retry:")):
@@ -66,6 +72,7 @@ class Answer:
         self.usage: dict[str, Any] = {}
         self.ended: dict[int, str] = {}
         self.done = False
+        self._part = b""  # of an event over several data lines
         self._empty_end: dict[int, int] = {}  # by choice, when its end came without a text
         self._counts, self._told = False, 0  # whether every event has a running count of tokens, and the last one
 
@@ -79,10 +86,18 @@ class Answer:
             if data == b"[DONE]":
                 self.done = True
                 continue
+            if not data or len(self._part) > LONGEST:
+                if self._part:
+                    raise StreamError(f"an event is no JSON: {quoted(self._part)}")
+                continue
+            if self._part:
+                data = self._part + b"\n" + data
             try:
                 event = DECODE(data.decode())
             except (ValueError, RecursionError):
-                raise StreamError(f"an event is no JSON: {quoted(data)}") from None
+                self._part = data  # perhaps there is more of it
+                continue
+            self._part = b""
             if not isinstance(event, dict):
                 raise StreamError(f"an event is no object: {quoted(data)}")
             self._event(event, now)
@@ -104,7 +119,7 @@ class Answer:
             self._choice(choice, now, len(choices) == 1)
 
     def _choice(self, choice: dict[str, Any], now: int, alone: bool) -> None:
-        index, delta = choice.get("index") or 0, choice.get("delta")
+        index, delta = count_of(choice.get("index")) or 0, choice.get("delta")
         text, why = _text(choice, delta), choice.get("finish_reason")
         if why:
             self.ended[index] = str(why)
@@ -115,24 +130,35 @@ class Answer:
             if isinstance(delta, dict) and "role" in delta:
                 return
         ids = choice.get("token_ids")
-        told = self.usage.get("completion_tokens")
+        told = self.counted
         count = 1
         if isinstance(ids, list) and ids:
             count = len(ids)
-        elif self._counts and alone and isinstance(told, int) and told > self._told:
+        elif self._counts and alone and told is not None and told > self._told:
             count, self._told = told - self._told, told
         self.times[index].append(now)
         self.counts[index].append(count)
 
     def close(self) -> None:
         """The stream is over: ends without a text are tokens if the server counted more than came."""
-        told = self.usage.get("completion_tokens")
-        if isinstance(told, int):
+        told = self.counted
+        if told is not None:
             for index, when in self._empty_end.items():
                 if self.pieces < told:
                     self.times[index].append(when)
                     self.counts[index].append(1)
         self._empty_end.clear()
+
+    @property
+    def counted(self) -> int | None:
+        """The server's own count of tokens; one that counts none was made before there were any."""
+        return count_of(self.usage.get("completion_tokens")) or None
+
+    @property
+    def cached(self) -> int | None:
+        """Tokens of the prompt that the server had already, where it tells."""
+        details = self.usage.get("prompt_tokens_details")
+        return count_of(details.get("cached_tokens")) if isinstance(details, dict) else None
 
     @property
     def pieces(self) -> int:
@@ -141,8 +167,8 @@ class Answer:
     @property
     def tokens(self) -> int:
         """What the server counted, else what came."""
-        told = self.usage.get("completion_tokens")
-        return told if isinstance(told, int) and told >= 0 else sum(map(sum, self.counts.values()))
+        told = self.counted
+        return told if told is not None else sum(map(sum, self.counts.values()))
 
     @property
     def first_ns(self) -> int:
@@ -152,6 +178,11 @@ class Answer:
     @property
     def last_ns(self) -> int:
         return max((times[-1] for times in self.times.values()), default=-1)
+
+
+def count_of(value: Any) -> int | None:
+    """A whole number that something can be counted with; None if it is none."""
+    return value if type(value) is int and 0 <= value < MOST else None
 
 
 def _text(choice: dict[str, Any], delta: Any) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,11 @@ import yaml
 from harness.errors import HarnessError, answer
 from harness.measured.predict import Predictor, busy
 from harness.measured.settings import Row, read_row
-from harness.operators.machines import Machine
+from harness.operators.machines import NAMES, Machine
 
 GRID: dict[str, np.ndarray] = {
     "prompt_work": np.round(np.arange(1.0, 1.61, 0.05), 2), "host_ms": np.round(np.arange(0, 3.01, 0.1), 2),
-    "eager_layer_ms": np.round(np.arange(0, 3.01, 0.1), 2),
+    "eager_layer_ms": np.round(np.arange(0, 3.01, 0.1), 2), "bare_layer_ms": np.round(np.arange(0, 3.01, 0.1), 2),
     "client_ms": np.array([0.0, 2, 5, 8, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200]),
 }  # fmt: skip
 BUSY, CUT, RESAMPLES, ROUNDS = 1.15, 1.0, 200, 4
@@ -58,6 +58,8 @@ def _rows(
 ) -> list[tuple[Row, float, float]]:
     of_group = rows[(rows["model_path"] == group["model"]) & (rows["system"] == group["gpu"])
                     & (rows["backend"] == group["engine"])]  # fmt: skip
+    if "precision" in group:
+        of_group = of_group[of_group["precision"] == group["precision"]]
     chosen, every = [], -(-len(of_group) // most)
     for number, values in of_group[::every].iterrows():
         measured = values["silicon_ttft_ms"], values["silicon_tpot_ms"]
@@ -91,11 +93,13 @@ def main(rows: str, tables: str, split: str, most: str = "60") -> None:
     table, told = pd.read_csv(rows), yaml.safe_load(Path(split).read_text(encoding="utf-8"))
     values: dict[str, dict[str, Any]] = {name: {} for name in GRID}
     for group in told["fit"]:
-        names = [name for name in GRID if name != "prompt_work" or group["gpu"] not in values["prompt_work"]]
-        work = values["prompt_work"].get(group["gpu"], [1.0])[0]
-        best, found, count = fit(Predictor(Path(tables)), table, group, Machine(prompt_work=work), names, int(most))
+        wanted = group.get("constants", [name for name in GRID if name != "bare_layer_ms"])
+        names = [name for name in wanted if name != "prompt_work" or group["gpu"] not in values["prompt_work"]]
+        start = Machine(**{name: values[name].get(group[NAMES[name]], [default])[0]
+                           for name, default in asdict(Machine()).items()})  # fmt: skip
+        best, found, count = fit(Predictor(Path(tables)), table, group, start, names, int(most))
         for name, interval in found.items():
-            values[name][group["gpu"] if name == "prompt_work" else group["engine"]] = interval
+            values[name][group[NAMES[name]]] = interval
         print(f"# {group}: {count} rows, {best.said}", file=sys.stderr, flush=True)
     print(yaml.safe_dump(values, sort_keys=False, default_flow_style=None))
 

@@ -27,9 +27,11 @@ def model_config(name: str, folder: Path | None = None) -> Mapping[str, Any]:
         for path in (root / f"{name}.json", root / name / "config.json"):
             if path.is_file():
                 try:
-                    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+                    values: Any = json.loads(path.read_text(encoding="utf-8"))
                 except json.JSONDecodeError as error:
                     raise HarnessError(f"{path} is no JSON: {error}") from error
+                if not isinstance(values, dict):
+                    raise HarnessError(f"{path} must be a JSON object, as a config.json is")
                 return values
     known = sorted(str(path.relative_to(SHIPPED).with_suffix("")) for path in SHIPPED.rglob("*.json"))
     near = get_close_matches(name, known, 1, 0.5)

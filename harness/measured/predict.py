@@ -91,15 +91,16 @@ class Predictor:
         """Of the row's configuration, with what the tables had to stand in for."""
         config = model_config(row.model, self.models)
         precision = precision_of(row, config, settings)
-        key = row.model, row.gpu, row.engine, row.parallel, precision, settings.experts, self.rules
+        key = row.model, row.gpu, row.engine, row.parallel, precision, settings.experts, settings.fuses, self.rules
         if key not in self._costs:
             tables = self.opened(row)
             tables.notes.clear()
-            costs = compose(Model.of(config), tables, row.parallel, precision, Machine(), self.rules, settings.experts)
+            costs = compose(Model.of(config), tables, row.parallel, precision, Machine(), self.rules, settings.experts,
+                            settings.fuses)  # fmt: skip
             said = f"tables of {tables.engine} {tables.version}" + (f" for {row.version}" if row.version else "")
             self._costs[key] = costs, [said, f"precision {_said(precision)}", *tables.notes]
         costs, notes = self._costs[key]
-        return with_machine(costs, self.machine(row), self.rules, Model.of(config).layers), notes
+        return with_machine(costs, self.machine(row), self.rules, Model.of(config).layers, settings.bare), notes
 
     def loop(self, row: Row, settings: Settings, machine: Machine) -> tuple[Loop, str]:
         """The row's loop, and whether its pool may bind."""
@@ -125,11 +126,12 @@ class Predictor:
         return both[0], both[1]
 
 
-def with_machine(costs: Costs, machine: Machine, rules: Rules, layers: int) -> Costs:
-    """`costs` with the constants of a machine."""
+def with_machine(costs: Costs, machine: Machine, rules: Rules, layers: int, bare: bool = False) -> Costs:
+    """`costs` with the constants of a machine; `bare`: steps with a prompt are neither compiled nor captured."""
+    floor = machine.bare_layer_ms if bare else machine.eager_layer_ms
     return costs._replace(
         prompt_work=machine.prompt_work if rules.power_cap else 1.0,
-        floor=1e6 * machine.eager_layer_ms * layers if rules.eager_prompts else 0.0,
+        floor=1e6 * floor * layers if rules.eager_prompts else 0.0,
         host=1e6 * machine.host_ms if rules.host else 0.0,
     )
 

@@ -59,6 +59,8 @@ class Settings:
     wait_ratio: float
     poll_steps: int
     experts: str
+    fuses: bool
+    bare: bool
     sources: tuple[str, ...]
 
 
@@ -69,25 +71,38 @@ def read_row(number: int, values: Mapping[str, Any]) -> Row:
         HarnessError: what can't be a run.
     """
     text = {key: "" if value is None or value != value else value for key, value in values.items()}
-    tensor, experts = int(text["tp_size"]), (int(text["moe_tp_size"] or 0), int(text["moe_ep_size"] or 0))
-    if int(text["pp_size"] or 1) > 1:
+    tensor, isl, osl, batch = (_whole(text, name, 1) for name in ("tp_size", "isl", "osl", "batch_size"))
+    experts = _whole(text, "moe_tp_size", 0), _whole(text, "moe_ep_size", 0)
+    if _whole(text, "pp_size", 0) > 1:
         raise HarnessError(f"pp_size={text['pp_size']}: pipeline stages are not modelled")
-    batch, clients = int(text["batch_size"]), int(text["concurrency"] or text["batch_size"])
+    clients = _whole(text, "concurrency", 0) or batch
     notes: list[str] = []
-    data = int(text["attention_dp_size"] or 0)
+    data = _whole(text, "attention_dp_size", 0)
     parallel = _parallel(tensor, data, *experts, notes)
     if str(text["origin"]) == "dynamo":  # several workers: one of them
         if clients != batch:
             notes.append(f"one of {clients / batch:g} workers, with {batch} of {clients} requests")
         clients = batch
     seen = {"origin": text["origin"], "engine": text["backend"], "version": str(text["backend_version"]),
-            "model": text["model_path"], "gpu": text["system"], "precision": text["precision"], "isl": int(text["isl"]),
-            "osl": int(text["osl"]), "tensor": parallel.devices, "concurrency": clients,
+            "model": text["model_path"], "gpu": text["system"], "precision": text["precision"], "isl": isl, "osl": osl,
+            "tensor": parallel.devices, "concurrency": clients,
             "measured": str(text["measured"])}  # fmt: skip
     mode = (str(text["gemm_quant_mode"]), str(text["moe_quant_mode"]))
     return Row(number, str(text["id"]), str(text["model_path"]), str(text["system"]), str(text["backend"]),
-               str(text["backend_version"]), int(text["isl"]), int(text["osl"]), clients, parallel, mode, seen,
+               str(text["backend_version"]), isl, osl, clients, parallel, mode, seen,
                tuple(notes))  # fmt: skip
+
+
+def _whole(text: Mapping[str, Any], name: str, least: int) -> int:
+    """A column's number; 0 may be left out, where that is allowed."""
+    value = text[name] if text[name] != "" or least else 0
+    try:
+        number = int(value)
+    except ValueError as error:
+        raise HarnessError(f"{name}={value} is no whole number") from error
+    if number < least:
+        raise HarnessError(f"{name}={value} is no size")
+    return number
 
 
 def _parallel(tensor: int, data: int, inner: int, expert: int, notes: list[str]) -> Parallel:

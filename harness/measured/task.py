@@ -77,8 +77,8 @@ def predict_row(predictor: Predictor, number: int, values: dict[str, Any]) -> di
                             "predicted_ttft_ms": None, "predicted_tpot_ms": None, "ttft_error_pct": None,
                             "tpot_error_pct": None, "not_as_stated": "", "refused": "", "pool": "",
                             "assumed": ""}  # fmt: skip
-    real = values["silicon_ttft_ms"], values["silicon_tpot_ms"]
     try:
+        real = _measured(values, "silicon_ttft_ms"), _measured(values, "silicon_tpot_ms")
         row = read_row(number, values)
         one = predictor.predict(row)
         needs = busy(predictor, row, *real)
@@ -92,3 +92,10 @@ def predict_row(predictor: Predictor, number: int, values: dict[str, Any]) -> di
         if was == was and was > 0:
             told[f"{name}_error_pct"] = 100 * (ours / was - 1)
     return told
+
+
+def _measured(values: dict[str, Any], name: str) -> float:
+    try:
+        return float(values[name])
+    except (TypeError, ValueError) as error:
+        raise HarnessError(f"{name}={values[name]} is no number") from error

@@ -10,13 +10,15 @@ import pandas as pd
 
 from allocators.base import Allocator, Books, LayoutBooks
 from harness.files import write_table, written
+from harness.metrics.layout_map import LayerMoment, grids_of, note, runs_of_layers
 from harness.metrics.recorder import Recorder
 from schedulers.request import Batch, Sequence
 
 RUNS = ["start_s", "request", "first", "slots", "kind"]
 MOVES = ["start_s", "kind", "source", "target", "slots"]
 EVENTS = ["start_s", "request", "event"]
-KINDS = ("used", "finished_held", "reserved", "over_reserved", "rounding", "cached", "fragmented", "short", "free")
+KINDS = ("used", "finished_held", "reserved", "over_reserved", "rounding", "cached", "fragmented", "short", "free",
+         "out_of_window", "padding", "state")  # fmt: skip
 MOMENTS = 150  # of a sampled map, at least, and twice as many at most
 EASE = 8  # steps between two moments, once there are some: so a map takes a small share of a simulation's time
 BYTES = 64 * 2**20  # that the moments of a map may take
@@ -57,7 +59,8 @@ class MappedRecorder(Recorder):
         super().__init__(*args, **kwargs)
         self.allocator = allocator
         self.every_step = every_step
-        self._moments: list[Moment] = []
+        self._moments: list[Moment | LayerMoment] = []
+        self._by_layer = bool(allocator.more_columns)  # so that runs are of units of the layout
         self._bytes = 0
         self._skip, self._gap_ns = 1, 0  # steps and time between two moments
         self._steps_left, self._next_ns = 0, 0
@@ -80,17 +83,27 @@ class MappedRecorder(Recorder):
     def write(self, folder: Path) -> None:
         """Write `memory_map.parquet` (`RUNS`, a row for each run of slots and moment), `moves.csv` and `events.csv`.
 
+        Where layers keep different tokens the runs are of units of the layout, see `layout_map`.
+
         Each moment has besides a row of request -1 and slot -1 that says what its free slots are and how many.
         """
-        runs = [runs_of(moment, self.allocator.block_size) for moment in self._moments]
+        runs = [self._runs_of(moment) for moment in self._moments]
         request, first, slots, kind = np.concatenate([np.zeros((0, 4), dtype=np.int64), *runs]).T
         starts = np.repeat([moment.ns / 1e9 for moment in self._moments], [len(rows) for rows in runs])
         kinds = pd.Categorical([KINDS[code] for code in kind.tolist()], list(KINDS))
-        columns = (starts, request.astype(np.int32), first.astype(np.int32), slots.astype(np.int32), kinds)
+        width = np.int64 if self._by_layer else np.int32
+        columns = (starts, request.astype(np.int32), first.astype(width), slots.astype(width), kinds)
         with written(folder / FILE, "wb") as file:
             pd.DataFrame(dict(zip(RUNS, columns, strict=True))).to_parquet(file, index=False)
         for name, rows, heads in (("moves.csv", self._moves, MOVES), ("events.csv", self._events, EVENTS)):
             write_table(folder / name, pd.DataFrame(rows, columns=heads))
+
+    def _runs_of(self, moment: Moment | LayerMoment) -> np.ndarray:
+        allocator = self.allocator
+        if isinstance(moment, Moment):
+            return runs_of(moment, allocator.block_size)
+        free = KINDS.index(moment.free[0])
+        return runs_of_layers(moment, allocator.kept, grids_of(allocator), allocator.total, free)
 
     def _take(self, now: int, books: Books | LayoutBooks) -> None:
         allocator, block = self.allocator, self.allocator.block_size
@@ -102,14 +115,22 @@ class MappedRecorder(Recorder):
             ],
             dtype=np.int64,
         ).reshape(-1, 6)
+        free = "fragmented" if books.fragmented else "short" if books.short else "free"
+        count = books.fragmented + books.short + books.free
+        cached = allocator.cached_spans() if books.cached else []
+        if self._by_layer:
+            spans = [] if allocator.by_slot else cached  # of slots, not units
+            moment = note(now, allocator, facts, spans, (free, count))
+            self._keep(moment, moment.nbytes + 64 * len(spans))
+            return
         width = -(-int(facts[:, 1].max(initial=0)) // block) if block else 1
         tables = allocator.tables[[holder.row for holder in holders], :width]
-        cached = allocator.cached_spans() if books.cached else []
-        free = "fragmented" if books.fragmented else "short" if books.short else "free"
-        unit = sum(kept.token_units for kept in allocator.kept)
-        count = (books.fragmented + books.short + books.free) // unit
-        self._moments.append(Moment(now, facts, tables, cached, (free, count)))
-        self._bytes += tables.nbytes + facts.nbytes + 64 * len(cached)
+        self._keep(Moment(now, facts, tables, cached, (free, count)), tables.nbytes + facts.nbytes + 64 * len(cached))
+
+    def _keep(self, moment: Moment | LayerMoment, size: int) -> None:
+        now = moment.ns
+        self._moments.append(moment)
+        self._bytes += size
         if not self.every_step and (len(self._moments) >= 2 * MOMENTS or self._bytes > BYTES):
             self._thin(now)
         self._next_ns = now + self._gap_ns

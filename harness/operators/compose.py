@@ -36,12 +36,16 @@ class Rules:
     Attributes:
         smooth: single slow points of matrix products are cut.
         history: a chunk of a prompt pays for the pairs with its history.
-        static_scales: fp8 products of TensorRT-LLM are without the quantiser that their table holds.
+        static_scales: fp8 and NVFP4 products of TensorRT-LLM are without the quantiser that their table holds.
         padded_graphs: decode steps are padded to a captured batch size.
         power_cap: steps with a prompt take `prompt_work` times their operators.
         eager_prompts: steps with a prompt take at least `eager_layer_ms` a layer.
         host: every step takes `host_ms` beside.
         pointwise: norms, activations and rotations take their bytes and a constant.
+        borrowed_kernels: experts take no less than by the engine's own kernel, where it was measured with other shapes.
+        dynamic_scales: a kernel quantises the input of each NVFP4 product, but in TensorRT-LLM.
+        fused_norms: the norm behind an all-reduce is part of it, where the engine fuses them.
+        launches: fp8_block products are without the launches that their table holds.
     """
 
     smooth: bool = True
@@ -52,6 +56,10 @@ class Rules:
     eager_prompts: bool = True
     host: bool = True
     pointwise: bool = True
+    borrowed_kernels: bool = True
+    dynamic_scales: bool = True
+    fused_norms: bool = True
+    launches: bool = True
 
     @classmethod
     def without(cls, names: list[str]) -> Rules:
@@ -68,19 +76,23 @@ class Rules:
 
 
 def compose(model: Model, tables: Tables, parallel: Parallel, precision: Precision, machine: Machine,
-            rules: Rules | None = None, expert_kernel: str = "") -> Costs:  # fmt: skip
+            rules: Rules | None = None, expert_kernel: str = "", fuses: bool = False) -> Costs:  # fmt: skip
     """What each step costs on one of the devices; data-parallel groups run in lockstep with as many tokens each.
 
     Args:
         expert_kernel: see `expert_ns`.
+        fuses: whether the engine fuses all-reduces and norms.
 
     Raises:
         HarnessError: an operator that the model needs is in no table; the message names it.
     """
     rules = rules or Rules()
-    gemms = Gemms(tables, rules.smooth, rules.static_scales and tables.engine == "trtllm")
+    ours = tables.engine == "trtllm"
+    gemms = Gemms(tables, rules.smooth, rules.static_scales and ours, rules.dynamic_scales and not ours,
+                  rules.launches)  # fmt: skip
     known = np.unique(np.r_[np.arange(0, 129), np.arange(136, 1025, 8), np.arange(1088, TOKENS + 1, 64)])
-    build = _Build(model, tables, parallel, precision, rules, gemms, np.maximum(known, 1).astype(float), expert_kernel)
+    build = _Build(model, tables, parallel, precision, rules, gemms, np.maximum(known, 1).astype(float), expert_kernel,
+                   rules.fused_norms and fuses)  # fmt: skip
     decode, prompt = build.by_tokens()
     every = np.arange(TOKENS + 1)
     decode, prompt = np.interp(every, known, decode), np.interp(every, known, prompt)
@@ -102,8 +114,8 @@ class _Build:
     """The parts of a step, each over all counts at once."""
 
     def __init__(self, model: Model, tables: Tables, parallel: Parallel, precision: Precision, rules: Rules,
-                 gemms: Gemms, tokens: np.ndarray, expert_kernel: str = "") -> None:  # fmt: skip
-        self.expert_kernel = expert_kernel
+                 gemms: Gemms, tokens: np.ndarray, expert_kernel: str = "", fuses: bool = False) -> None:  # fmt: skip
+        self.expert_kernel, self.fuses = expert_kernel, fuses
         self.model, self.tables, self.parallel, self.precision = model, tables, parallel, precision
         self.rules, self.gemms, self.tokens = rules, gemms, tokens
         text, share = model.text, parallel.tensor
@@ -126,7 +138,8 @@ class _Build:
         for (kind, _), count in model.mixers.items():
             one, of_prompt = self.mixer(kind)
             decode, prompt = decode + count * one, prompt + count * of_prompt
-        rest = model.layers * (NORMS * self.pointwise(2 * self.hidden, 2 * self.hidden)) + self.mlps()
+        norms = 0 if self.fuses and share > 1 else NORMS * model.layers
+        rest = norms * self.pointwise(2 * self.hidden, 2 * self.hidden) + self.mlps()
         rest = rest + (2 * model.layers + 1) * all_reduce_ns(self.tables, self.tokens * self.hidden, share)
         if self.parallel.data > 1 and model.sparse:
             rest = rest + model.sparse * self.dispatch() - model.sparse * all_reduce_ns(
@@ -144,7 +157,7 @@ class _Build:
             return self.recurrence()
         gate = 2 if text.get("attn_output_gate") else 1
         q, kv = gate * self.heads * width, 2 * self.kv_heads * width
-        one = self.gemms.ns(dtype, self.tokens, q + kv, self.hidden)
+        one = self.gemms.ns(dtype, self.tokens, q + kv, self.hidden, normed=True)
         one = one + self.gemms.ns(dtype, self.tokens, self.hidden, self.heads * width)
         bare = 2 * self.tokens * (2 * (q + kv) + kv) / self.tables.gpu.bytes_per_ns if self.rules.pointwise else 0.0
         return one, one + ROPE * bare
@@ -171,7 +184,7 @@ class _Build:
             text, data = model.text, self.parallel.data
             one = expert_ns(self.tables, self.precision.experts, self.tokens * data, self.hidden, model.expert_inner,
                             text.num_experts_per_tok, model.experts, self.parallel.expert_tensor, self.parallel.expert,
-                            self.expert_kernel)  # fmt: skip
+                            self.expert_kernel, self.rules.borrowed_kernels)  # fmt: skip
             one = one + self.gemms.ns("bfloat16", self.tokens, model.experts, self.hidden)
             if model.shared_inner:
                 one = one + self.mlp(model.shared_inner // share)
@@ -181,7 +194,8 @@ class _Build:
     def mlp(self, inner: int) -> np.ndarray:
         """Gate and up in one product, the activation, down."""
         dtype = self.precision.mlp
-        one = self.gemms.ns(dtype, self.tokens, 2 * inner, self.hidden) + self.pointwise(2 * inner, inner)
+        one = self.gemms.ns(dtype, self.tokens, 2 * inner, self.hidden, normed=True)
+        one = one + self.pointwise(2 * inner, inner)
         return one + self.gemms.ns(dtype, self.tokens, self.hidden, inner)
 
     def dispatch(self) -> np.ndarray:

@@ -14,6 +14,16 @@ import yaml
 
 from harness.errors import HarnessError
 
+KEYS = {  # columns without which a table is none
+    "gemm_perf": ("gemm_dtype", "m", "n", "k"),
+    "context_attention_perf": ("batch_size", "isl", "num_heads", "num_key_value_heads", "attn_dtype", "kv_cache_dtype"),
+    "generation_attention_perf": ("batch_size", "step", "num_heads", "num_key_value_heads", "attn_dtype",
+                                  "kv_cache_dtype"),
+    "moe_perf": ("moe_dtype", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size",
+                 "moe_ep_size", "distribution", "kernel_source"),
+    "custom_allreduce_perf": ("num_gpus", "message_size"),
+    "nccl_perf": ("op_name", "nccl_dtype", "num_gpus", "message_size"),
+}  # fmt: skip
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 
@@ -64,8 +74,10 @@ class Tables:
         self.gpu = read_gpu(self.folder, gpu)
         known = versions(self.folder / gpu / engine)
         if not known:
+            near = get_close_matches(engine, ENGINES, 1) if engine not in ENGINES else []
+            hint = f"; did you mean {near[0]}?" if near else ""
             raise HarnessError(f"{folder} has no tables of {ENGINES.get(engine, engine)} on {gpu}; it has those of "
-                               f"{', '.join(_below(self.folder / gpu)) or 'no engine'} there")  # fmt: skip
+                               f"{', '.join(_below(self.folder / gpu)) or 'no engine'} there{hint}")  # fmt: skip
         if version is not None and version not in known:
             near = get_close_matches(version, known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
@@ -140,14 +152,21 @@ def read_table(path: Path) -> pd.DataFrame:
     """A table as it is.
 
     Raises:
-        HarnessError: it can't be read, or has no `latency` of numbers.
+        HarnessError: it can't be read, lacks a column, or has a `latency` that is none.
     """
     try:
         table = pd.read_parquet(path)
     except Exception as error:
-        raise HarnessError(f"{path} can't be read as a parquet table: {error}") from error
+        raise HarnessError(f"{path} can't be read as a parquet table: {' '.join(str(error).split())}") from error
     if "latency" not in table or not pd.api.types.is_numeric_dtype(table["latency"]):
         raise HarnessError(f"{path} has no column `latency` of milliseconds")
+    lacking = [name for name in KEYS.get(path.stem, ()) if name not in table]
+    if lacking:
+        raise HarnessError(f"{path} has no column {', '.join(lacking)}; it has {', '.join(map(str, table.columns))}")
+    wrong = ~(table["latency"] > 0 if path.stem in KEYS else table["latency"] >= 0)  # some others are too short to time
+    if wrong.any():
+        at = int(wrong.to_numpy().argmax())
+        raise HarnessError(f"{path}, row {at}: latency {table['latency'].iloc[at]} is no time above 0")
     return table
 
 
@@ -164,8 +183,8 @@ def read_gpu(folder: Path, gpu: str) -> Gpu:
         near = get_close_matches(gpu, known, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise HarnessError(f"{folder} has no tables of {gpu}; it has {', '.join(known) or 'none'}{hint}")
-    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     try:
+        values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         one = values["gpu"]
         peaks = {dtype: one[f"{key}_tc_flops"] / 1e9 for dtype, key in (("bfloat16", "bfloat16"), ("fp8", "fp8"),
                  ("nvfp4", "fp4")) if f"{key}_tc_flops" in one}  # fmt: skip
@@ -173,8 +192,12 @@ def read_gpu(folder: Path, gpu: str) -> Gpu:
                    one.get("mem_bw_empirical_scaling_factor", 0.8),
                    1e9 * one.get("mem_empirical_constant_latency", 3e-6),
                    int(values.get("misc", {}).get("other_mem", 0)), values["node"]["intra_node_bw"] / 1e9)  # fmt: skip
-    except (KeyError, TypeError) as error:
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise HarnessError(f"{path} can't be read: {' '.join(str(error).split())}") from error
+    except KeyError as error:
         raise HarnessError(f"{path} lacks {error}") from error
+    except TypeError as error:
+        raise HarnessError(f"{path} lacks gpu: mem_bw, mem_capacity, …, node: intra_node_bw") from error
 
 
 def versions(folder: Path) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import pandas as pd
 
 from harness.errors import HarnessError
-from harness.operators.folder import Gpu, Tables
+from harness.operators.folder import Gpu, Tables, versions
 
 BYTES = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "int4_wo": 0.53125}
 KERNELS: dict[str, dict[str, str]] = {}  # no two kernels share a key in the tables so far
@@ -61,25 +63,66 @@ class Gemm:
 
 
 class Gemms:
-    """By element type, read when one is asked for."""
+    """By element type, read when one is asked for.
 
-    def __init__(self, tables: Tables, smooth: bool = True, static_scales: bool = False) -> None:
-        self.tables, self.smooth, self.static_scales = tables, smooth, static_scales
-        self._made: dict[str, Gemm] = {}
+    Args:
+        static_scales: products of an engine that quantises in the norm before, as TensorRT-LLM, are without the
+            quantiser that its tables hold: fp8 without what was measured apart; NVFP4, where a norm is before, no
+            slower than another engine's, whose tables time them on inputs that are quantised already.
+        dynamic_scales: an NVFP4 product of any other engine comes with a kernel that quantises its input.
+        launches: products in blocks of fp8, which alone were timed outside a graph and hold their launches, take no
+            longer than in bfloat16 with a quantiser before.
+    """
 
-    def ns(self, dtype: str, tokens: np.ndarray, n: int, k: int) -> np.ndarray:
-        """As `Gemm.ns`; an fp8 product of an engine with static scales is without what quantises its input."""
-        if dtype not in self._made:
-            frame = self.tables.read("gemm_perf")
-            have = sorted(frame["gemm_dtype"].unique()) if frame is not None else []
-            if frame is None or dtype not in have:
-                raise HarnessError(f"gemm_perf of {self.tables.engine} {self.tables.version} on "
-                                   f"{self.tables.gpu_name} has {', '.join(have) or 'none'}, not {dtype}")  # fmt: skip
-            self._made[dtype] = Gemm(frame[frame["gemm_dtype"] == dtype], self.tables.gpu, dtype, self.smooth)
-        time = self._made[dtype].ns(tokens, n, k)
+    def __init__(self, tables: Tables, smooth: bool = True, static_scales: bool = False, dynamic_scales: bool = False,
+                 launches: bool = False) -> None:  # fmt: skip
+        self.tables, self.smooth = tables, smooth
+        self.static_scales, self.dynamic_scales, self.launches = static_scales, dynamic_scales, launches
+        self._made: dict[tuple[str, str], Gemm] = {}
+
+    def ns(self, dtype: str, tokens: np.ndarray, n: int, k: int, normed: bool = False) -> np.ndarray:
+        """As `Gemm.ns`, with or without what quantises its input; `normed`: a norm comes right before."""
+        time = self._bare(self.tables, dtype, tokens, n, k)
         if dtype == "fp8" and self.static_scales:
             time = np.maximum(time - self._quantiser(tokens, k), 0.5 * time)
+        if dtype == "nvfp4" and self.static_scales and normed:
+            for other in self._others:
+                time = np.minimum(time, self._bare(other, dtype, tokens, n, k))
+        elif dtype == "nvfp4" and self.dynamic_scales:
+            time = time + self._quantised(dtype, tokens, k)
+        if dtype == "fp8_block" and self.launches:
+            whole = self._bare(self.tables, "bfloat16", tokens, n, k) + self._quantised(dtype, tokens, k)
+            time = np.minimum(time, whole)
         return time
+
+    def _quantised(self, dtype: str, tokens: np.ndarray, k: int) -> np.ndarray:
+        """A kernel that reads bfloat16 and writes `dtype`."""
+        gpu = self.tables.gpu
+        moved: np.ndarray = tokens * k * (2.0 + BYTES[dtype])
+        return moved / (gpu.bytes_per_ns * gpu.pointwise_share) + gpu.pointwise_ns
+
+    def _bare(self, tables: Tables, dtype: str, tokens: np.ndarray, n: int, k: int) -> np.ndarray:
+        key = tables.engine, dtype
+        if key not in self._made:
+            frame = tables.read("gemm_perf")
+            have = sorted(frame["gemm_dtype"].unique()) if frame is not None else []
+            if frame is None or dtype not in have:
+                raise HarnessError(f"gemm_perf of {tables.engine} {tables.version} on {tables.gpu_name} has "
+                                   f"{', '.join(have) or 'none'}, not {dtype}")  # fmt: skip
+            self._made[key] = Gemm(frame[frame["gemm_dtype"] == dtype], tables.gpu, dtype, self.smooth)
+        return self._made[key].ns(tokens, n, k)
+
+    @cached_property
+    def _others(self) -> list[Tables]:
+        """vLLM's newest tables of the GPU, if they have NVFP4 products."""
+        if not versions(self.tables.folder / self.tables.gpu_name / "vllm"):
+            return []
+        other = Tables(self.tables.folder, self.tables.gpu_name, "vllm")
+        frame = other.read("gemm_perf")
+        if frame is None or "nvfp4" not in set(frame["gemm_dtype"]):
+            return []
+        self.tables.note(f"NVFP4 products take no longer than those of vllm {other.version}, without a quantiser")
+        return [other]
 
     def _quantiser(self, tokens: np.ndarray, k: int) -> np.ndarray:
         total = np.zeros(len(tokens))

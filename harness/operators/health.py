@@ -85,11 +85,11 @@ def health(name: str, frame: pd.DataFrame, gpu: Gpu) -> Health:
                   float((doubled["max"] / doubled["min"]).max()) if len(doubled) else 1.0, kernels)  # fmt: skip
 
 
-def tables_below(folder: Path) -> Iterator[tuple[str, str, str, str, Health]]:
-    """(GPU, engine, version, table, its health) of every table of a folder.
+def tables_below(folder: Path) -> Iterator[tuple[str, str, str, str, Health | HarnessError]]:
+    """(GPU, engine, version, table, its health, or why it can't be read) of every table of a folder.
 
     Raises:
-        HarnessError: there is none, or one can't be read.
+        HarnessError: there is none.
     """
     found = False
     for place in sorted((folder / "gpus").glob("*.yaml")):
@@ -98,7 +98,11 @@ def tables_below(folder: Path) -> Iterator[tuple[str, str, str, str, Health]]:
             for version in versions(folder / place.stem / engine):
                 for path in sorted((folder / place.stem / engine / version).glob("*.parquet")):
                     found = True
-                    yield place.stem, engine, version, path.stem, _health_of(path, gpu)
+                    try:
+                        told: Health | HarnessError = _health_of(path, gpu)
+                    except HarnessError as error:
+                        told = error
+                    yield place.stem, engine, version, path.stem, told
     if not found:
         raise HarnessError(f"{folder} has no operator tables: gpus/GPU.yaml and GPU/ENGINE/VERSION/TABLE.parquet, as "
                            "the package aiconfigurator-core unpacks to")  # fmt: skip
@@ -121,8 +125,13 @@ def print_health(folder: str) -> None:
     for i, header in enumerate(("GPU", "engine", "table", "rows", "kernels", "keys twice", "apart", "checked",
                                 "too fast", "")):  # fmt: skip
         view.add_column(header, justify="left" if i < 3 or i == 9 else "right", no_wrap=i < 3)
-    refused = 0
+    refused, broken = 0, []
     for gpu, engine, version, name, one in tables_below(Path(folder)):
+        if isinstance(one, HarnessError):
+            refused += 1
+            broken.append(str(one))
+            view.add_row(gpu, f"{engine} {version}", name, *[""] * 6, "can't be read")
+            continue
         refused += one.refused
         said = "refused" if one.refused else "points dropped" if one.too_fast else ""
         view.add_row(gpu, f"{engine} {version}", name, f"{one.rows:,}", str(one.kernels), f"{one.doubled:,}",
@@ -131,5 +140,8 @@ def print_health(folder: str) -> None:
     console = Console()
     console = console if console.is_terminal else Console(width=140)
     console.print(view)
+    for line in broken:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"{refused} refused: more than {REFUSED:.0%} of what could be checked is faster than the GPU's peaks "
-                  "allow. Where keys are there twice, the engine's own kernel is taken, else the median.")  # fmt: skip
+                  "allow, or it can't be read. Where keys are there twice, the engine's own kernel is taken, else the "
+                  "median.")  # fmt: skip

@@ -41,7 +41,7 @@ class Latent:
         self.decodes = _of(generation.assign(isl=generation["step"] + 1), heads, kv, None, "isl", tables)
         rank, query = text.kv_lora_rank, text.get("q_lora_rank") or text.hidden_size
         nope, rope, value = text.qk_nope_head_dim, text.qk_rope_head_dim, text.v_head_dim
-        both = gemms.ns(dtype, tokens, query + rank + rope, text.hidden_size)
+        both = gemms.ns(dtype, tokens, query + rank + rope, text.hidden_size, normed=True)
         both = both + gemms.ns(dtype, tokens, heads * (nope + rope), query)
         both = both + gemms.ns(dtype, tokens, text.hidden_size, heads * value)
         self.by_prompt_token = both + gemms.ns(dtype, tokens, heads * (nope + value), rank)

@@ -64,7 +64,8 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
     steps = times = None
     predicted, square = prediction.nothing(), sweep.table.head(0)
     with go_on("step times", warnings):
-        if len(sweep.done) and not sweep.simulated:
+        timed = any((folder / job / "steps.csv").exists() for job in sweep.table["dir"])  # a server's client has none
+        if len(sweep.done) and timed and not sweep.simulated:
             steps = prediction.pooled_steps(folder, sweep.table)
             times = prediction.fit_steps(steps)
             _write(folder / "step_time.json", json.dumps(times.to_dict(), indent=2, allow_nan=False) + "\n", lost)

@@ -10,7 +10,7 @@ import pandas as pd
 from harness.report.repeats import UNTOLD
 
 DASH = "–"
-APART = 0.005  # relative: a window is shown beside the whole run where any row differs by more
+APART = 0.01  # relative: a window is shown beside the whole run where any row differs by more
 
 
 class Column(NamedTuple):

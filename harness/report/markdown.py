@@ -31,7 +31,8 @@ def report_text(sweep: Sweep, square: pd.DataFrame, times: StepTimes | None,
     lines += ["# Findings", "", *(f"- {text}" for text in findings(sweep, square, times)), ""]
     for path in figures:
         lines += [f"![{path.stem}](figures/{path.name})", ""]
-    lines += ["# Keep in mind", "", *(f"- {text}" for text in remarks(sweep, warnings))]
+    if said := remarks(sweep, warnings):
+        lines += ["# Keep in mind", "", *(f"- {text}" for text in said)]
     return "\n".join(lines) + "\n"
 
 

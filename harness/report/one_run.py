@@ -17,7 +17,8 @@ from harness.report.table import notes
 SPREAD = ("mean", "p50", "p90", "p99")
 BOOKS = [("in use", "used"), ("held by finished", "finished_held"), ("reserved", "reserved"),
          ("over-reserved", "over_reserved"), ("rounding", "rounding"), ("cached", "cached"),
-         ("fragmented", "fragmented"), ("too short", "short"), ("free", "free")]  # fmt: skip
+         ("fragmented", "fragmented"), ("too short", "short"), ("free", "free"),
+         ("out of every window", "out_of_window"), ("padding", "padding"), ("states", "state")]  # fmt: skip
 STEADY, SATURATED = (
     "steady: while anybody waited, without ramp and drain",
     "saturated: while requests waited for memory",

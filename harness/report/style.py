@@ -132,7 +132,8 @@ def whisker(ax: Axes, row: Mapping[str, Any], metric: str, at: float, scale: flo
 def with_half(row: Mapping[str, Any], metric: str, form: str) -> str:
     """``26.1 ± 0.4``: a mean over repeats with half of its 95 % interval, where there is one."""
     value, high = float(row[metric]), float(row.get(f"{metric}_high", math.nan))
-    return form.format(value) + (f" ± {form.format(high - value)}" if math.isfinite(high) else "")
+    half = form.lstrip("×").format(high - value)
+    return form.format(value) + (f" ± {half}" if math.isfinite(high) else "")
 
 
 def band(ax: Axes, rows: pd.DataFrame, x: str, metric: str, color: str, scale: float = 1.0) -> None:

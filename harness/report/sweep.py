@@ -72,7 +72,9 @@ class Sweep:
     @property
     def unit(self) -> str:
         """What pools are counted in: `slots`, or `bytes` where a token takes more or less of some layers."""
-        return "bytes" if "kv_padding_pct" in self.done and self.done["kv_padding_pct"].notna().any() else "slots"
+        split = [column for column in self.done if str(column).startswith("kv_used.")]  # by groups of layers
+        states = "kv_state_pct" in self.done and (self.done["kv_state_pct"] > 0).any()
+        return "bytes" if states or self.done[split].notna().any(axis=None) else "slots"
 
     @property
     def simulated(self) -> bool:
@@ -101,7 +103,8 @@ class Sweep:
     def quantiles(self, jobs: list[str], columns: list[str], shares: np.ndarray) -> dict[str, np.ndarray]:
         """By column, the ends of the 95 % interval of each quantile's mean over the jobs ``[2, len(shares)]``.
 
-        Empty for fewer than three jobs; a column that one of them has no values of is left out.
+        No end is below the smallest value there is. Empty for fewer than three jobs; a column that one of them has no
+        values of is left out.
 
         Args:
             shares: in percent.
@@ -113,8 +116,8 @@ class Sweep:
             values = [table[name].dropna().to_numpy() for table in tables]
             if all(map(len, values)):
                 of_jobs = np.array([np.percentile(of_job, shares) for of_job in values])
-                half = half_of(len(jobs)) * of_jobs.std(axis=0, ddof=1)
-                found[name] = of_jobs.mean(axis=0) + np.array([-half, half])
+                half = half_of(len(jobs)) * of_jobs.std(axis=0, ddof=1)[None]
+                found[name] = np.maximum(of_jobs.mean(axis=0) + np.array([[-1.0], [1.0]]) * half, of_jobs.min())
         return found
 
     @cached_property

@@ -15,5 +15,7 @@ def kv_buffers(layout: KVLayout) -> dict[str, int]:
     try:
         size, buffers = buffers_of(layout.groups)
     except ValueError as error:
-        raise HarnessError(f"an allocator that maps memory: {error}") from None
+        raise HarnessError(
+            f"{error}; allocator=split with allocator.placement=virtual maps each kind by itself"
+        ) from None
     return {"token_bytes": size, "buffers": buffers}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,19 @@ def prefill_of(prompts: list[int]) -> Packed:
     lengths = np.array(prompts, np.int32)
     due = starts[1:].astype(np.int64) - 1
     return Packed(where * 0, where, where * 0, lengths * 0, lengths, starts, 0, due, [])
+
+
+@contextmanager
+def at_the_first_slot(allocator: Allocator) -> Iterator[None]:
+    """Within it row 0 of the tables leads to the first slot, where made-up steps look; nobody has a row yet."""
+    before = [table[0].copy() for table in allocator.group_tables]
+    for table in allocator.group_tables:
+        table[0] = 0
+    try:
+        yield
+    finally:
+        for table, row in zip(allocator.group_tables, before, strict=True):
+            table[0] = row
 
 
 class MadeUp(Allocator):

@@ -37,7 +37,7 @@ def read_config(model: Mapping[str, Any]) -> Any:
         raise
     except Exception as error:
         where = f"model.path={path}" if path else f"model.config={config if isinstance(config, str) else '{...}'}"
-        raise HarnessError(f"{where}: no model config could be read from it: {_first_line(error)}") from error
+        raise HarnessError(f"{where}: no model config could be read from it: {_told(error)}") from error
 
 
 def plain_config(model: Any) -> Any:
@@ -118,6 +118,11 @@ def turn_weights(model: Any) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.Linear) and id(module.weight) not in embeddings:
             module.weight.data = module.weight.data.t().contiguous().t()
+
+
+def _told(error: BaseException) -> str:
+    """What `transformers` says, without the names of all 500 architectures that it knows."""
+    return _first_line(error).partition(". Should contain one of")[0]
 
 
 def _first_line(error: BaseException) -> str:

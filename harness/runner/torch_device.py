@@ -13,7 +13,7 @@ from allocators.base import Allocator
 from allocators.layout import KVLayout
 from harness.layout import layout_of
 from harness.runner.device import Loaded, dtype_of, load
-from harness.runner.made_up import MadeUp, decode_of, prefill_of
+from harness.runner.made_up import MadeUp, at_the_first_slot, decode_of, prefill_of
 from harness.runner.model import read_config
 from harness.runner.nvml import NvmlSampler
 from harness.runner.pool import pool_units
@@ -95,9 +95,10 @@ def warm_up(runner: TorchModelRunner, cfg: DictConfig) -> dict[str, Any]:
     """
     allocator, max_tokens = runner.allocator, cfg.scheduler.max_num_batched_tokens
     longest = min(64, allocator.capacity, allocator.max_model_len)
-    for lanes in (1, 2, 8, 64):
-        runner.forward(decode_of(lanes, longest))
-    runner.forward(prefill_of([min(max_tokens, longest)] * 2))
+    with at_the_first_slot(allocator):
+        for lanes in (1, 2, 8, 64):
+            runner.forward(decode_of(lanes, longest))
+        runner.forward(prefill_of([min(max_tokens, longest)] * 2))
     if runner.device.type != "cuda":
         return {}
     facts = capture(runner, cfg) if cfg.device.cuda_graphs else {"cuda_graphs": False, "cuda_graphs_reason": "off"}

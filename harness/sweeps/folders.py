@@ -138,10 +138,10 @@ def holder(folder: Path) -> str | None:
         os.close(file)
 
 
-def process_of(who: str) -> tuple[int, str]:
-    """(process id, host) of what `holder` says; -1 where it says nothing."""
+def process_of(who: str) -> tuple[int, str] | None:
+    """(process id, host) of what `holder` says; None where it says nothing, as while a lock is being taken."""
     found = re.match(r"process (\d+) on (\S+)", who)
-    return (int(found[1]), found[2]) if found else (-1, "")
+    return (int(found[1]), found[2]) if found else None
 
 
 def begun(folder: Path) -> bool:

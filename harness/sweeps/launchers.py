@@ -58,7 +58,7 @@ def stop(launcher: Launcher, folder: Path, names: Sequence[str]) -> None:
         if not held:
             return
         kind = signal.SIGINT if time.monotonic() < begun + PATIENCE_S else signal.SIGKILL
-        for number, host in held:
+        for number, host in filter(None, held):
             if host == socket.gethostname() and number != os.getpid() and (number, kind) not in told:
                 told.add((number, kind))
                 with suppress(OSError):
@@ -139,10 +139,12 @@ def _ray(settings: Any, gpu: bool) -> None:
             settings.remote.num_gpus = 1
     if not ray.is_initialized():
         init: Any = OmegaConf.to_container(settings.init, resolve=True)
+        ours = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(**{"logging_level": "warning", **init})
         except (ConnectionError, ValueError) as error:
             raise HarnessError(f"hydra.launcher.ray.init: {error}") from error
+        signal.signal(signal.SIGTERM, ours)  # Ray takes it, to end the program without a report
     deadline = time.monotonic() + settings.wait_s
     while lacking := _lacking(settings):
         if time.monotonic() > deadline:

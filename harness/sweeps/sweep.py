@@ -218,15 +218,13 @@ def report(folder: Path, figures: str | None = None) -> int:
     Raises:
         HarnessError: nothing of it can be read, or it can't be written; the jobs' own tables are as they were.
     """
-    from harness.job.build import build_scheduler
     from harness.report import report_sweep
 
     again = f"python -m harness report {shlex.quote(str(folder))}"
     try:
         plan = read_plan(folder)
         plan = plan or Plan([])
-        table = report_sweep(folder, baseline=plan.baseline, build_scheduler=build_scheduler, figure=plan.figure,
-                             figures=figures or plan.figures)  # fmt: skip
+        table = report_sweep(folder, baseline=plan.baseline, figure=plan.figure, figures=figures or plan.figures)
     except HarnessError:
         raise
     except OSError as error:

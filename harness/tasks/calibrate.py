@@ -15,7 +15,7 @@ from harness.devices import must_run_here
 from harness.files import write_table, write_text
 from harness.naming.names import model_name
 from harness.runner.latency.fitted import FittedLatency, names
-from harness.tasks.drift import draw_drift, drift, spread_of
+from harness.tasks.drift import draw_drift, drift, spread_of, unlike
 
 HELD_BACK = 5  # every 5th step is not fitted
 SHOWN = {"median": 0.5, "p90": 0.9}
@@ -59,13 +59,14 @@ def measure(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any
         "steps": len(steps),
     }
     row |= {f"error_{key}_pct": float(overall[f"{key}_pct"]) for key in SHOWN}
-    row |= spread_of(runs)
+    row |= spread_of(runs) | {"steps_unlike_pct": unlike(steps)}
     print(
         f"{len(steps):,} steps; on every {HELD_BACK}th, not fitted, median |error| {row['error_median_pct']:.1f} %, "
         f"90th percentile {row['error_p90_pct']:.1f} %\n"
         f"at one pace of the machine {row['error_within_piece_pct']:.1f} % (within a tenth of a run; within a run "
         f"{row['error_within_run_pct']:.1f} %); runs took {row['drift_fastest_pct']:+.1f} to "
         f"{row['drift_slowest_pct']:+.1f} % more time than the model says (drift.png)\n"
+        f"no model misses less than {row['steps_unlike_pct'] or 0:.1f} %, by which steps alike are unlike each other\n"
         f"use it: device=simulated device.latency={folder}/latency.yaml"
     )
     return row

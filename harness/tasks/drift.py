@@ -64,6 +64,20 @@ def spread_of(runs: pd.DataFrame) -> dict[str, float]:
     }
 
 
+def unlike(steps: pd.DataFrame) -> float | None:
+    """How much two decode steps with the same lanes differ, one after the other in a run: median, in percent, over √2.
+    A model that knows the work and nothing of the moment misses a step by as much at best.
+
+    Args:
+        steps: as in `drift`; None where no two are alike.
+    """
+    spent = (steps["schedule_ms"] + steps["execute_ms"] + steps["complete_ms"]).to_numpy()
+    alike = steps[["run", "num_seqs", "idle_lanes", "prefill_tokens"]]
+    same = (alike == alike.shift()).all(axis=1).to_numpy() & (steps["prefill_tokens"] == 0).to_numpy()
+    ratios = spent[1:][same[1:]] / spent[:-1][same[1:]]
+    return 100 * float(np.median(np.abs(ratios - 1))) / 2**0.5 if len(ratios) else None
+
+
 def draw_drift(runs: pd.DataFrame, path: Path) -> None:
     """`drift` over time, a colour for each run."""
     from harness.report.style import frame, new_figure

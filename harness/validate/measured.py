@@ -14,6 +14,7 @@ from harness.errors import HarnessError
 from harness.validate.files import beside, read_lines
 from schedulers.request import Request
 
+MOST_TOKENS = 2**31 - 1
 LENGTHS, STAMPS = ("input_toks", "output_toks"), ("queued_ts", "first_token_ts", "last_token_ts")
 
 
@@ -69,6 +70,8 @@ def read_measured(path: Path) -> Measured:
         for key in LENGTHS:
             if type(row.get(key)) is not int or row[key] < 1:
                 raise HarnessError(f"{path}:{number}: {key} must be a whole number of tokens >= 1, {_shown(row, key)}")
+            if row[key] > MOST_TOKENS:
+                raise HarnessError(f"{path}:{number}: {key} must be below 2**31 tokens, {_shown(row, key)}")
         _stamps(path, number, row)
     raw = pd.DataFrame([row for _, row in rows])
     stamps = {key: _column(raw, key) for key in (*STAMPS, "arrival_time")}

@@ -226,3 +226,19 @@ def test_what_no_single_call_shows_is_found_by_the_suite(broken: Callable[[int, 
     suite.make = broken  # type: ignore[method-assign]
     with pytest.raises(AssertionError):
         getattr(suite, test)(*([0] if "rows" not in test else []))
+
+
+class KeepsABlock(Blocks):
+    def release(self, holder: Holder) -> None:
+        super().release(holder)
+        self.pool.allocate(1)
+
+
+def test_a_leak_is_told_as_soon_as_nobody_holds_anything() -> None:
+    checked = Checked(KeepsABlock())
+    one, other = Holder("one"), Holder("other")
+    for holder in (one, other):
+        assert checked.admit([holder], Ask(5)) == 0
+    checked.free(one)
+    with pytest.raises(ContractError, match="nobody holds anything, and 56 slots are free; at first it were 64"):
+        checked.free(other)

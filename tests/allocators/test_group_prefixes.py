@@ -112,6 +112,16 @@ def test_large_pages_of_others_that_rest_are_evicted_whole() -> None:
     assert allocator.lookup(Text("again", list(range(40))), 39).tokens == 0
 
 
+def naive_hit(allocator: Checked, seq: Text, most: int) -> int:
+    """The longest beginning of whole pages of which each group has every page that the next token's layers read."""
+    contents, found = seq.block_hashes(SIZE, most // SIZE), allocator.contents._pages
+    for pages in range(len(contents), 0, -1):
+        read = [contents[kept.behind(pages * SIZE) // SIZE : pages] for kept in allocator.kept]
+        if all(found[group].keys() >= set(each) for group, each in enumerate(read)):
+            return pages * SIZE
+    return 0
+
+
 @pytest.mark.parametrize("layout", [WINDOW, CHUNK], ids=["window", "chunk"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 9))])
 def test_any_workload_of_sequences_that_begin_alike(make: Make, layout: KVLayout, seed: int) -> None:
@@ -127,6 +137,7 @@ def test_any_workload_of_sequences_that_begin_alike(make: Make, layout: KVLayout
         prompt = draw.choice(prompts)[: draw.randint(1, 40)]
         new = Text(f"{next(names)}", [*prompt, *[10_000 + next(names) * 100 + at for at in range(draw.randint(1, 20))]])
         hit = allocator.lookup(new, len(prompt) - 1)
+        assert hit.tokens == naive_hit(allocator, new, len(prompt) - 1)
         before = allocator.memory(), allocator.free_slots, allocator.cached_spans(), places(allocator, list(live))
         if allocator.admit([new], Ask(len(prompt), final=len(new.tokens), hit=hit)) is None:
             assert before == (allocator.memory(), allocator.free_slots, allocator.cached_spans(),

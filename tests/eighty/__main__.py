@@ -25,7 +25,7 @@ def main() -> int:
     from tests.eighty.examine import examine
 
     logging.disable(logging.ERROR)  # `transformers` has much to say of configs that nobody made
-    rows = []
+    rows, table = [], pd.DataFrame()
     for number in range(options.start, options.start + options.cases):
         found = examine(options.seed, number)
         shown = "" if found.checked is None else f"{found.checked:.1e} {found.served:.1e} {found.preemptions:4}"
@@ -34,9 +34,9 @@ def main() -> int:
         if found.verdict == "different":
             print(f"    {found.config}", flush=True)
         rows.append(asdict(found))
-    table = pd.DataFrame(rows)
-    if options.out:
-        table = write(table, options.out)
+        table = pd.DataFrame(rows)
+        if options.out:  # case by case: a piece that is ended loses none
+            table = write(table, options.out)
     print(", ".join(f"{count} {verdict}" for verdict, count in table["verdict"].value_counts().items()))
     return int((table["verdict"] == "different").any())
 

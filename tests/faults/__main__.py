@@ -19,14 +19,14 @@ from . import __doc__ as about
 from .disks import NoMountError, disks
 from .folders import folders
 from .kills import LAUNCHERS, kills, signals
-from .place import HERE, ROOT, SWEEP, Place, Running, shown, tables
+from .place import HERE, ROOT, SWEEP, Place, Running, shown, tables, wait_for
 from .plug_ins import plug_ins
 
 Fault = tuple[str, Callable[[Place], None]]
 
 
 def faults() -> Iterator[Fault]:
-    yield from chain(kills(), signals(), disks(), plug_ins(), folders())  # type: ignore[misc]
+    yield from chain(kills(), signals(), disks(), plug_ins(), folders())
 
 
 def main() -> int:
@@ -39,7 +39,8 @@ def main() -> int:
     os.environ["PYTHONPATH"] = f"{ROOT}:{ROOT / 'kernels'}"  # of processes that launchers start
     with tempfile.TemporaryDirectory(prefix="kvlab-faults-") as top:
         os.environ["DEADLY_MARK"] = f"{top}/mark"
-        whole, took = _whole(Path(top), {"one process", "joblib"})
+        timed = ["one process", "joblib"] if any("kill -9" in name for name, _ in wanted) else ["one process"]
+        whole, took = _whole(Path(top), timed)
         rows = [_row(name, inject, Path(top) / str(at), whole, took) for at, (name, inject) in enumerate(wanted)]
     if arguments.out:
         _write(arguments.out, rows)
@@ -48,21 +49,25 @@ def main() -> int:
     return 1 if lost else 0
 
 
-def _whole(top: Path, launchers: set[str]) -> tuple[dict[str, list[str]], dict[str, float]]:
+def _whole(top: Path, launchers: list[str]) -> tuple[dict[str, list[str]], dict[str, tuple[float, float]]]:
     """The sweep that nothing happens to: its tables, and how long it takes."""
     took = {}
-    for name in sorted(launchers):
+    for name in launchers:
         folder = top / name.replace(" ", "_")
         folder.mkdir()
-        done = Running(folder, (*SWEEP, *LAUNCHERS[name], HERE)).wait()
+        running = Running(folder, (*SWEEP, *LAUNCHERS[name], HERE))
+        wait_for(folder / "sweep", "plan.json", 1, running)
+        planned_s = time.monotonic() - running.begun
+        done = running.wait()
+        running.end()
         if done.code:
             sys.exit(f"without a fault it ends with {done.code}: {done.said}")
-        took[name] = done.took_s
+        took[name] = (planned_s, done.took_s)
     return tables(top / "one_process" / "sweep"), took
 
 
 def _row(name: str, inject: Callable[[Place], None], folder: Path, whole: dict[str, list[str]],
-         took: dict[str, float]) -> dict[str, str]:  # fmt: skip
+         took: dict[str, tuple[float, float]]) -> dict[str, str]:  # fmt: skip
     folder.mkdir()
     place, begun = Place(folder, whole, took), time.monotonic()
     os.environ["DEADLY_MARK"] = str(folder / "mark")
@@ -73,6 +78,8 @@ def _row(name: str, inject: Callable[[Place], None], folder: Path, whole: dict[s
     except NoMountError:
         verdict = "not tried"
         place.note = "mounting is not allowed here"
+    for running in place.begun:
+        running.end()
     seconds = time.monotonic() - begun
     print(f"{seconds:5.1f} s  {name}: {verdict}  ({place.jobs_lost} jobs, {place.lines_lost} lines)  {place.note}",
           flush=True)  # fmt: skip

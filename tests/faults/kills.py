@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 
-from .place import HERE, SWEEP, Place, wait_for, workers
+from .place import HERE, SWEEP, Place, Running, kill, wait_for, workers
 
 JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 LAUNCHERS = {"one process": (), "joblib": JOBLIB, "submitit": ("hydra/launcher=submitit_local",),
-             "ray": ("hydra/launcher=ray", "hydra.launcher.ray.init.num_cpus=2")}  # fmt: skip
+             "ray": ("hydra/launcher=ray",)}  # fmt: skip
 MOMENTS = 20
 
 
@@ -24,30 +22,32 @@ def kills() -> Iterator[tuple[str, object]]:
         yield f"kill -9, moment {number + 1}: {WHAT[what]}", lambda place, n=number, w=what: KILL[w](place, n)
 
 
-def _moment(place: Place, number: int, launcher: str) -> float:
-    """Some time (s) between the beginning and the end of the sweep."""
-    return random.Random(number).uniform(0, place.took_s[launcher])
+def _begun(place: Place, number: int, launcher: str) -> tuple[Running, str]:
+    """A sweep, and when it is to be killed: at any time from its plan to its end, or now and then before the plan."""
+    planned_s, whole_s = place.took_s[launcher]
+    running, r = place.begin(*SWEEP, *LAUNCHERS[launcher], HERE), random.Random(number)
+    if number % 8 == 0:
+        delay, said = r.uniform(0, planned_s), ""
+    else:
+        wait_for(place.folder / "sweep", "plan.json", 1, running)
+        delay, said = r.uniform(0, whole_s - planned_s), " after it was planned"
+    time.sleep(delay)
+    return running, f"{delay:.2f} s{said}"
 
 
 def whole(place: Place, number: int) -> None:
-    delay = _moment(place, number, "one process")
-    running = place.begin(*SWEEP, HERE)
-    time.sleep(delay)
-    _kill(place, running, f"after {delay:.2f} s of {place.took_s['one process']:.1f}")
+    running, when = _begun(place, number, "one process")
+    _kill(place, running, when)
     _resumed(place)
 
 
 def several(place: Place, number: int) -> None:
     """The sweep's process alone, or its workers with it."""
-    delay, group = _moment(place, number, "joblib"), number % 8 > 3
-    running = place.begin(*SWEEP, *JOBLIB, HERE)
-    time.sleep(delay)
-    at = workers(place.folder / "sweep")
-    who = "its workers with it" if group else "its workers live on"
-    _kill(place, running, f"after {delay:.2f} s of {place.took_s['joblib']:.1f}, {who}")
+    running, when = _begun(place, number, "joblib")
+    group, at = number % 8 > 3, workers(place.folder / "sweep")
+    _kill(place, running, f"{when}, " + ("its workers with it" if group else "its workers live on"), group)
     for pid in at if group else ():
-        with suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
+        kill(pid, running)
     _resumed(place)
 
 
@@ -60,8 +60,7 @@ def worker(place: Place, number: int) -> None:
         pids = workers(place.folder / "sweep")
     pids = [pid for pid in pids if pid != running.pid]
     if pids:
-        with suppress(OSError):
-            os.kill(random.Random(number).choice(pids), signal.SIGKILL)
+        kill(random.Random(number).choice(pids), running)
     place.must(bool(pids), "no worker was met")
     done = running.wait()
     place.must_end(done, 0)
@@ -72,9 +71,9 @@ WHAT = {"whole": "the sweep", "several": "the sweep, joblib", "worker": "a worke
 KILL = {"whole": whole, "several": several, "worker": worker}
 
 
-def _kill(place: Place, running, when: str) -> None:  # type: ignore[no-untyped-def]
+def _kill(place: Place, running: Running, when: str, group: bool = True) -> None:
     late = running.over()
-    running.signal(signal.SIGKILL, group=True)
+    running.signal(signal.SIGKILL, group)
     running.wait()
     finished = len(list((place.folder / "sweep").glob("*/summary.json")))
     place.note = f"{when}: {finished} of 6 jobs over" + (", report and all" if late else "")

@@ -9,9 +9,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
+from threading import Thread
 
 from harness.__main__ import main
 from harness.sweeps.folders import holder, process_of
@@ -39,25 +41,34 @@ class Running:
 
     def __init__(self, folder: Path, words: tuple[str, ...], within: Callable[[], None] | None = None) -> None:
         self.folder, self.words, self.begun = folder, words, time.monotonic()
-        self.log = folder / ".said"
+        self._said: list[bytes] = []
         sys.stdout.flush()
+        mine, its = os.pipe()
         self.pid = os.fork()
         if not self.pid:
             try:
-                self._become(within)
+                self._become(its, within)
             finally:
                 os._exit(70)
+        os.close(its)
+        self._reader = Thread(target=self._read, args=(mine,), daemon=True)
+        self._reader.start()
 
-    def _become(self, within: Callable[[], None] | None) -> None:
+    def _read(self, file: int) -> None:
+        with open(file, "rb", buffering=0) as pipe:
+            while piece := pipe.read(1 << 16):
+                self._said.append(piece)
+
+    def _become(self, out: int, within: Callable[[], None] | None) -> None:
         import harness.report
         import harness.report.page
 
-        harness.report.draw_all = lambda *args: []  # pictures and the page take most of a report's time
-        harness.report.page.write_page = lambda *args, **more: None
+        vars(harness.report)["draw_all"] = lambda *args: []  # pictures and the page take most of a report's time
+        vars(harness.report.page)["write_page"] = lambda *args, **more: None
         os.setsid()
-        file = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for number in (1, 2):
-            os.dup2(file, number)
+            os.dup2(out, number)
+        sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
         os.chdir(self.folder)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if within:
@@ -79,7 +90,17 @@ class Running:
         os._exit(code if isinstance(code, int) else int(code is not None))
 
     def signal(self, number: int, group: bool = False) -> None:
-        (os.killpg if group else os.kill)(self.pid, number)
+        """To the process that was begun; with `group`, to those that it started, too."""
+        with suppress(ProcessLookupError):  # it is not a group of its own yet
+            if group:
+                os.killpg(self.pid, number)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def end(self) -> None:
+        """Nothing that it started goes on: a fork leaves out what an interpreter does at its end."""
+        for entry in Path("/proc").glob("[0-9]*"):
+            kill(int(entry.name), self)
 
     def over(self) -> bool:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -91,8 +112,8 @@ class Running:
                 self.signal(signal.SIGKILL, group=True)
             time.sleep(0.01)
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        said = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
-        return Done(code, said, time.monotonic() - self.begun)
+        self._reader.join(1)  # what it started may keep the pipe
+        return Done(code, b"".join(self._said).decode(errors="replace"), time.monotonic() - self.begun)
 
 
 @dataclass
@@ -102,24 +123,28 @@ class Place:
     Attributes:
         folder: an empty one of its own.
         whole: lines of each table of the uninterrupted sweep.
-        took_s: how long that took, start and report included, by launcher.
+        took_s: how long it took to be planned, and in all, report included, by launcher.
         commands: what was run, for the record.
         wrong: what was not as it must be.
         note: what else there is to say.
+        begun: every process of a command.
+        jobs_lost, lines_lost: jobs that are not finished, and lines of tables that differ.
     """
 
     folder: Path
     whole: Mapping[str, list[str]]
-    took_s: Mapping[str, float]
+    took_s: Mapping[str, tuple[float, float]]
     commands: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     note: str = ""
+    begun: list[Running] = field(default_factory=list)
     jobs_lost: int = 0
     lines_lost: int = 0
 
     def begin(self, *words: str, within: Callable[[], None] | None = None) -> Running:
         self.commands.append(shown(words))
-        return Running(self.folder, words, within)
+        self.begun.append(Running(self.folder, words, within))
+        return self.begun[-1]
 
     def run(self, *words: str, code: int | None = 0, says: str = "", within: Callable[[], None] | None = None) -> Done:
         """Run a command to its end.
@@ -189,7 +214,15 @@ def wait_for(folder: Path, pattern: str, count: int, running: Running) -> bool:
 
 def workers(sweep: Path) -> list[int]:
     """The processes that are at a job of it."""
-    return [process_of(who)[0] for path in sweep.glob("*/.lock") if (who := holder(path.parent))]
+    held = [process_of(who) for path in sweep.glob("*/.lock") if (who := holder(path.parent))]
+    return [one[0] for one in held if one]
+
+
+def kill(pid: int, running: Running) -> None:
+    """kill -9 of a process that a command has started, and of no other whatever the number is."""
+    with suppress(ProcessLookupError):  # it is over
+        if pid > 1 and os.getsid(pid) == running.pid:
+            os.kill(pid, signal.SIGKILL)
 
 
 def no_file_above(size: int) -> Callable[[], None]:
@@ -214,4 +247,4 @@ def no_terminal() -> None:
     """Streams that are closed."""
     for number in (0, 1, 2):
         os.close(number)
-    sys.stdin = sys.stdout = sys.stderr = None  # type: ignore[assignment]
+    sys.stdin = sys.stdout = sys.stderr = None

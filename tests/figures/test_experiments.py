@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -99,6 +100,29 @@ def test_it_draws_its_figure(reported: tuple[str, Path, str]) -> None:
     name, folder, printed = reported
     assert "warning: figure" not in printed
     assert [path.name for path in sorted((folder / "figures").iterdir())] == [f"{name}.png", f"{name}.svg"]
+
+
+@pytest.mark.slow
+def test_it_draws_repeats_with_their_intervals(reported: tuple[str, Path, str], tmp_path: Path) -> None:
+    name, once, _ = reported
+    plan = []
+    for job in json.loads((once / "plan.json").read_text()):
+        for repeat in range(3):
+            shutil.copytree(once / job["dir"], folder := tmp_path / f"{job['dir']}_{repeat}")
+            row = json.loads((folder / "summary.json").read_text())
+            for metric, value in row.items():  # as far apart as to see it
+                if isinstance(value, float):
+                    row[metric] = value * (1 + 0.02 * repeat)
+            row |= {"repeat": repeat, "seed": repeat}
+            (folder / "summary.json").write_text(json.dumps(row))
+            plan.append({"dir": folder.name, "overrides": [*job["overrides"], f"repeat={repeat}"]})
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    console = Console(file=io.StringIO(), width=100)
+    report_sweep(tmp_path, console, figure=name)
+    printed = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    assert "warning: figure" not in printed
+    assert f"mean of {'6' if name == 'waste_breakdown' else '3'} repeats" in printed  # that one has two seeds
+    assert (tmp_path / "figures" / f"{name}.png").exists()
 
 
 def test_it_stands_beside_what_was_published(reported: tuple[str, Path, str]) -> None:

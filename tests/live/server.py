@@ -22,7 +22,7 @@ class FakeServer:
         always: how all are answered.
         metrics: what `/metrics` says, called with the number of requests seen; None = there is no such page.
         version: what `/version` says, as vLLM does; "" = there is no such page.
-        info: what `/info` says, as TGI does.
+        pages: what other paths say, as JSON: `/info` of TGI, `/props` of llama.cpp, `/server_info` of SGLang.
 
     Attributes:
         bodies, headers: of the requests for completions, in the order in which they came.
@@ -31,9 +31,9 @@ class FakeServer:
 
     def __init__(self, step_s: float = 0.002, ways: dict[int, Stream] | None = None, always: Stream | None = None,
                  metrics: Callable[[int], str] | None = None, version: str = "0.32.0",
-                 max_model_len: int = 4096, info: dict[str, Any] | None = None) -> None:  # fmt: skip
+                 max_model_len: int | None = 4096, pages: dict[str, Any] | None = None) -> None:  # fmt: skip
         self.step_s, self.ways, self.always, self.metrics, self.version = step_s, ways or {}, always, metrics, version
-        self.max_model_len, self.info = max_model_len, info
+        self.max_model_len, self.pages = max_model_len, pages or {}
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.open = self.most_open = self.over = self.port = 0
@@ -69,7 +69,8 @@ class FakeServer:
         app.router.add_get("/v1/models", self.models)
         app.router.add_get("/version", self.tell_version)
         app.router.add_get("/metrics", self.tell_metrics)
-        app.router.add_get("/info", self.tell_info)
+        for path, told in self.pages.items():
+            app.router.add_get(path, lambda request, told=told: self.tell(told))
         self._runner = web.AppRunner(app, shutdown_timeout=0.05)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
@@ -83,13 +84,14 @@ class FakeServer:
         await self._runner.cleanup()
 
     async def models(self, request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": "tiny", "max_model_len": self.max_model_len}]})
+        longest = {"max_model_len": self.max_model_len} if self.max_model_len else {}
+        return web.json_response({"data": [{"id": "tiny", **longest}]})
 
     async def tell_version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": self.version}) if self.version else web.Response(status=404)
 
-    async def tell_info(self, request: web.Request) -> web.Response:
-        return web.json_response(self.info) if self.info else web.Response(status=404)
+    async def tell(self, told: Any) -> web.Response:
+        return web.json_response(told)
 
     async def tell_metrics(self, request: web.Request) -> web.Response:
         return web.Response(text=self.metrics(len(self.bodies))) if self.metrics else web.Response(status=404)
@@ -145,10 +147,10 @@ async def well(server: FakeServer, request: web.Request, body: dict[str, Any], n
     return response
 
 
-def http_error(status: int, said: str = "no") -> Stream:
+def http_error(status: int, said: str = "no", **headers: str) -> Stream:
     """No stream but an error."""
 
     async def way(server: FakeServer, request: web.Request, sent: dict[str, Any], number: int) -> web.StreamResponse:
-        return web.Response(status=status, text=said)
+        return web.Response(status=status, text=said, headers=headers)
 
     return way

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,21 @@ def test_a_closed_loop_keeps_so_many_in_flight(concurrency: int, tmp_path: Path)
     table = pd.read_csv(tmp_path / "out" / "requests.csv")
     starts, ends = table["arrival_s"].sort_values().to_numpy(), table["last_token_s"].sort_values().to_numpy()
     assert (starts[concurrency:] >= ends[: len(ends) - concurrency]).all()
+
+
+@pytest.mark.slow
+def test_a_sweep_of_rates_has_a_report_and_goes_on_where_it_ended(tmp_path: Path) -> None:
+    with FakeServer() as server:
+        done = command(tmp_path, "-m", *BASE, f"server.url={server.url}", "workload.num_requests=3",
+                       "workload.rate=50,100", "server.metrics=null", "hydra.sweep.dir=out")  # fmt: skip
+        assert done.code == 0, done.err
+        assert "warning" not in done.out + done.err
+        rmtree(tmp_path / "out" / "1")
+        assert command(tmp_path, "resume", "out").code == 0
+    assert len(server.bodies) == 3 * (3 + 1)
+    table = pd.read_csv(tmp_path / "out" / "comparison.csv")
+    assert table["finished"].tolist() == [3, 3]
+    assert table["ttft_p50_ms"].notna().all()
 
 
 def test_keys_of_our_engine_have_no_effect_on_a_server(tmp_path: Path) -> None:
@@ -261,7 +277,7 @@ def test_what_can_not_be_asked_is_refused(keys: list[str], said: str, tmp_path: 
 ])  # fmt: skip
 def test_what_an_engine_would_do_otherwise_is_refused_by_its_name(keys: list[str], said: str, tokenizer: Path,
                                                                   tmp_path: Path) -> None:  # fmt: skip
-    with FakeServer(version="", info={"version": "3.3.0", "model_id": "tiny"}) as server:
+    with FakeServer(version="", pages={"/info": {"version": "3.3.0", "model_id": "tiny"}}) as server:
         done = command(tmp_path, *BASE, f"server.url={server.url}", *(key.format(tokenizer=tokenizer) for key in keys))
     assert done.code == 1
     assert said in done.err
@@ -269,7 +285,7 @@ def test_what_an_engine_would_do_otherwise_is_refused_by_its_name(keys: list[str
 
 
 def test_an_answer_may_end_by_itself_where_it_is_let(tokenizer: Path, tmp_path: Path) -> None:
-    with FakeServer(version="", info={"version": "3.3.0"}) as server:
+    with FakeServer(version="", pages={"/info": {"version": "3.3.0"}}) as server:
         row = run(tmp_path, server, "workload.num_requests=2", f"server.tokenizer={tokenizer}",
                   "server.ignore_eos=false", "workload.max_tokens=fixed:30")  # fmt: skip
     assert row["device"].startswith("TGI 3.3.0 at ")

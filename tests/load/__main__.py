@@ -25,6 +25,7 @@ from harness.__main__ import main as harness_main
 from harness.sweeps import sweep
 
 from . import __doc__ as about
+from . import launchers
 
 SMALL = ("-m", "device=simulated", "workload.num_requests=6", "system=vllm,orca_max")
 ONE = "a job"
@@ -34,18 +35,19 @@ EVERY = 50  # jobs between two looks at the memory
 class Watch:
     """How long (s) each part took in all, and the memory (MiB) after every so many jobs."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
         self.spent: dict[str, float] = {}
         self.memory: list[tuple[int, float, float]] = []
         self.jobs = 0
 
     def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **more: Any) -> Any:
-            begun = time.perf_counter()
+            begun = self.now()
             try:
                 return function(*args, **more)
             finally:
-                self.spent[name] = self.spent.get(name, 0.0) + time.perf_counter() - begun
+                self.spent[name] = self.spent.get(name, 0.0) + self.now() - begun
                 if name == ONE:
                     self.jobs += 1
                     if self.jobs % EVERY == 0:
@@ -59,8 +61,8 @@ def _resident() -> float:
 
 
 @contextmanager
-def watched() -> Iterator[Watch]:
-    watch = Watch()
+def watched(now: Callable[[], float]) -> Iterator[Watch]:
+    watch = Watch(now)
     places = ((ConfigLoaderImpl, "load_sweep_config", "composition"), (sweep.Sweep, "plan", "plan"),
               (sweep.Sweep, "_launch", "jobs"), (harness.sweeps.task, "run_planned", ONE),
               (harness.job, "replay", "replay"), (sweep, "report", "report"))  # fmt: skip
@@ -79,13 +81,17 @@ def main() -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2000)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--cpu", action="store_true", help="count CPU time, where others are at work on the machine")
     parser.add_argument("--out", type=Path, help="a folder for README.md, parts.csv and memory.csv")
+    parser.add_argument("--launchers", action="store_true", help="instead, a sweep by launcher and workers")
     arguments = parser.parse_args()
-    profile = cProfile.Profile()
-    with tempfile.TemporaryDirectory(prefix="kvlab-load-") as place, watched() as watch:
+    if arguments.launchers:
+        return launchers.measure(arguments.out)
+    profile, now = cProfile.Profile(), time.process_time if arguments.cpu else time.perf_counter
+    with tempfile.TemporaryDirectory(prefix="kvlab-load-") as place, watched(now) as watch:
         os.chdir(place)
         sys.argv = ["harness", *SMALL, f"seed=range({arguments.jobs // 2})", "hydra.sweep.dir=sweep"]
-        begun = time.perf_counter()
+        begun = now()
         if arguments.profile:
             profile.enable()
         try:
@@ -95,7 +101,7 @@ def main() -> int:
             return 1
         finally:
             profile.disable()
-        whole = time.perf_counter() - begun
+        whole = now() - begun
         finished = len(list(Path(place).glob("sweep/*/summary.json")))
     if arguments.profile:
         pstats.Stats(profile).sort_stats("cumulative").print_stats(70)

@@ -108,11 +108,12 @@ def test_every_shipped_model_names_its_source_and_has_operators(path: Path) -> N
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/measured/aic is not there")
 @pytest.mark.parametrize(("model", "gpu", "engine", "tpot", "ttft"), [
-    ("meta-llama/Llama-3.1-70B", "b200_sxm", "vllm", 12, 25), ("openai/gpt-oss-120b", "h200_sxm", "vllm", 10, 60),
+    ("meta-llama/Llama-3.1-70B", "b200_sxm", "vllm", 8, 20), ("openai/gpt-oss-120b", "h200_sxm", "vllm", 10, 25),
 ])  # fmt: skip
 def test_rows_that_no_constant_was_fitted_to(model: str, gpu: str, engine: str, tpot: float, ttft: float) -> None:
     table = read_rows(SHARED / "silicon_rows.csv.gz")
-    some = table[(table["model_path"] == model) & (table["system"] == gpu) & (table["backend"] == engine)].iloc[::12]
+    table = table[table["precision"] == "fp8"] if gpu == "b200_sxm" else table  # fp4 told a constant
+    some = table[(table["model_path"] == model) & (table["system"] == gpu) & (table["backend"] == engine)].iloc[::7]
     told = pd.DataFrame([predict_row(Predictor(SHARED), int(str(n)), row.to_dict()) for n, row in some.iterrows()])
     assert (told["refused"] == "").all()
     assert told["tpot_error_pct"].abs().median() < tpot

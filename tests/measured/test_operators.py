@@ -12,7 +12,7 @@ from harness.errors import HarnessError
 from harness.operators.compose import Rules, compose
 from harness.operators.costs import Costs, step_ns
 from harness.operators.folder import Tables, engine_and_version, versions
-from harness.operators.gemm import Gemm
+from harness.operators.gemm import Gemm, Gemms
 from harness.operators.health import health, print_health
 from harness.operators.machines import Machine
 from harness.operators.model import Model, Parallel, Precision
@@ -148,3 +148,45 @@ def test_rules_are_known_by_name() -> None:
     assert not Rules.without(["host"]).host
     with pytest.raises(HarnessError, match="the rules are smooth, history"):
         Rules.without(["hosts"])
+
+
+@pytest.fixture
+def in_blocks(tmp_path: Path) -> Path:
+    """NVFP4 of TensorRT-LLM twice as slow as vLLM's; vLLM's fp8 in blocks never below 60 µs, as launched one by one."""
+    write_tables(tmp_path)
+    for engine, factor in (("vllm", 0.5), ("trtllm", 1.0)):
+        path = tmp_path / "made_up" / engine / "0.24.0" / "gemm_perf.parquet"
+        plain = pd.read_parquet(path)
+        fp4 = plain.assign(gemm_dtype="nvfp4", latency=plain["latency"] * factor)
+        fp8 = plain.assign(gemm_dtype="fp8_block", latency=np.maximum(plain["latency"] * 0.6, 0.06))
+        pd.concat([plain, fp4, fp8]).to_parquet(path)
+    return tmp_path
+
+
+def test_quantisers_and_launches_are_told_apart(in_blocks: Path) -> None:
+    """1024 wide: an input of 4 tokens is read in 2 and written in 0.5625 (fp8: 1) bytes an element."""
+    vllm, other = Tables(in_blocks, "made_up", "vllm"), Tables(in_blocks, "made_up", "trtllm")
+    few = np.array([4.0])
+    bare = Gemms(vllm).ns("nvfp4", few, 1024, 1024)
+    kernel = 1e3 + 4 * 1024 * 2.5625 / (vllm.gpu.bytes_per_ns * 0.8)
+    assert Gemms(vllm, dynamic_scales=True).ns("nvfp4", few, 1024, 1024) == pytest.approx(bare + kernel)
+    assert Gemms(other, static_scales=True).ns("nvfp4", few, 1024, 1024, normed=True) == pytest.approx(bare)
+    assert Gemms(other, static_scales=True).ns("nvfp4", few, 1024, 1024) == pytest.approx(2 * bare)
+    assert Gemms(other).ns("nvfp4", few, 1024, 1024) == pytest.approx(2 * bare)
+    assert any("NVFP4 products take no longer" in note for note in other.notes)
+    plain = Gemms(vllm).ns("bfloat16", few, 1024, 1024)
+    kernel = 1e3 + 4 * 1024 * 3 / (vllm.gpu.bytes_per_ns * 0.8)
+    assert Gemms(vllm).ns("fp8_block", few, 1024, 1024) == pytest.approx(60e3)
+    assert Gemms(vllm, launches=True).ns("fp8_block", few, 1024, 1024) == pytest.approx(plain + kernel)
+
+
+def test_norms_are_part_of_an_all_reduce_where_engines_fuse_them(folder: Path) -> None:
+    """Two norms a layer of two devices; on one device there is nothing to fuse them with."""
+    model, tables = Model.of(CONFIG), Tables(folder, "made_up", "vllm")
+
+    def decode(devices: int, fuses: bool) -> np.ndarray:
+        return compose(model, tables, Parallel(devices), Precision(), Machine(), fuses=fuses).decode_tokens
+
+    norm = 1e3 + 2.0 * 4 * 1024 / (tables.gpu.bytes_per_ns * 0.8)  # of one token
+    assert decode(2, fuses=False)[1] - decode(2, fuses=True)[1] == pytest.approx(2 * 8 * norm)
+    assert decode(1, fuses=False) == pytest.approx(decode(1, fuses=True))

@@ -32,8 +32,38 @@ def test_kinds_of_slots_sum_to_the_books_at_every_moment(tmp_path: Path, system:
     steps = steps[steps["num_seqs"] > 0].set_index("start_s")
     mapped = runs.pivot_table(index="start_s", columns="kind", values="slots", aggfunc="sum", observed=False).fillna(0)
     assert len(mapped) == len(steps)
+    for kind in KINDS[:9]:
+        assert (mapped[kind] == steps[kind]).all(), kind
+
+
+LAYERS = {
+    "windows in equal pages": ["model=gemma3_mini", "allocator=vllm_hybrid"],
+    "layout ignored": ["model=gemma3_mini", "allocator=paged"],
+    "large pages": ["model=gptoss_mini", "allocator=jenga"],
+    "states": ["model=qwen3next_mini", "allocator=vllm_hybrid"],
+    "states beside slots": ["model=qwen3next_mini", "allocator=paged"],
+    "rings": ["model=gemma3_mini", "allocator=split", "allocator.placement=buddy", "reservation=exact",
+              "allocator.piece_tokens=96"],
+    "rings of page groups": ["model=gemma3_mini", "allocator=split", "allocator.placement=virtual",
+                             "allocator.page_bytes=2048", "allocator.piece_tokens=96"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("system", LAYERS)
+def test_kinds_of_units_sum_to_the_books_of_a_layout(tmp_path: Path, system: str) -> None:
+    """What no layer reads again, what pads pages and states, too."""
+    runs, steps = job(tmp_path, "device.latency=roofline", "device.hardware=h100", *LAYERS[system],
+                      "scheduler=continuous", "scheduler.max_num_batched_tokens=96", "scheduler.max_num_seqs=6",
+                      "workload.prompt.high=90", "max_model_len=160", "kv_slots=1600")  # fmt: skip
+    steps = steps[steps["num_seqs"] > 0].set_index("start_s")
+    mapped = runs.pivot_table(index="start_s", columns="kind", values="slots", aggfunc="sum", observed=False).fillna(0)
+    assert len(mapped) == len(steps)
     for kind in KINDS:
         assert (mapped[kind] == steps[kind]).all(), kind
+    here = runs[runs["first"] >= 0].sort_values(["start_s", "first"])
+    for _, moment in here.groupby("start_s"):
+        assert (moment["first"].iloc[1:].to_numpy() >= (moment["first"] + moment["slots"]).iloc[:-1].to_numpy()).all()
+        assert (moment["first"] + moment["slots"]).max() <= steps.iloc[0][[k for k in KINDS if k in steps]].sum()
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -13,6 +13,7 @@ from harness.job import run_job
 from harness.report.page import write_page
 from harness.report.sweep import Sweep
 from harness.tasks.claims import composed
+from tests import screenshots
 from tests.browser import CHROMIUM, Page, opened
 
 from .test_page import SMALL
@@ -43,6 +44,13 @@ def visit(path: Path, what: Callable[[Page], Awaitable[Any]], **how: Any) -> Any
 
 SEEN = "document.querySelectorAll('[data-chart]').forEach(chart);"
 NAMES = "(id) => document.querySelector(`[data-chart=${id}]`).data"
+
+
+def test_its_pictures_are_taken_by_one_command(path: Path, tmp_path: Path) -> None:
+    assert screenshots.main([str(path.parent), str(tmp_path)]) == 0
+    names = {picture.stem for picture in tmp_path.glob("*.png") if picture.stat().st_size > 5000}
+    assert names == {"light", "dark", "narrow", "map", "moment_1", "moment_2", "moment_3"}
+    assert len({picture.read_bytes() for picture in tmp_path.glob("*.png")}) == 7  # each shows something of its own
 
 
 def test_a_click_on_a_row_switches_the_system_off_everywhere(path: Path) -> None:

@@ -46,6 +46,7 @@ def test_the_report_says_mean_interval_and_who_is_not_told_apart(sweep: Path) ->
     assert "Not told apart by output throughput" in said
     assert "×1.00 ± 0.00 not told apart" in said or "the same" in said  # of the baseline, by pairs
     assert "mean of 3 repeats (seeds 7 – 9), ±, whiskers: 95 % interval" in said
+    assert "warning: figure" not in said
 
 
 def test_page_and_report_say_it_too(sweep: Path) -> None:

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from allocators.base import Allocator
+from allocators.contiguous import Contiguous
 from allocators.paged import Paged
 from allocators.vllm_hybrid import VllmHybrid
 from harness.errors import HarnessError
 from harness.runner import device as device_module
 from harness.runner.device import Loaded, load
 from harness.runner.families import families
-from harness.runner.torch_device import capture
+from harness.runner.torch_device import capture, warm_up
 from schedulers.continuous import Continuous
 from schedulers.reservation import RESERVATIONS
 from tests.runner.serving import VOCABULARY, probed_of, relative, serve
@@ -66,6 +68,14 @@ def test_graphs_of_decodes_serve_windows_sinks_chunks_and_latents(name: str) -> 
     served = serve(name, Paged(160, 64, block_size=4), make, kernels="torch", tamper=capture_first)
     assert relative(name, served) < 1e-4
     assert {3, 4} <= set(taken)
+
+
+@pytest.mark.parametrize("allocator", [Contiguous, Paged], ids=["extents", "blocks"])
+def test_a_warm_up_attends_to_slots_that_there_are(allocator: type[Allocator]) -> None:
+    """Rows that nobody has say -1: an extent from there on has no keys, and sinks would stand alone."""
+    runner = opened("gpt_oss").runner(allocator(128, 64))
+    assert warm_up(runner, OmegaConf.create({"scheduler": {"max_num_batched_tokens": 64}})) == {}
+    assert (runner.allocator.tables == -1).all()
 
 
 @pytest.mark.parametrize(

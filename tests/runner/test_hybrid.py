@@ -44,8 +44,8 @@ def by_layers(draw: st.DrawFn, name: str, slots: int) -> Allocator:
     if kind == "hybrid":
         return VllmHybrid(capacity, LONGEST, layout, size, enable_prefix_caching=caching)
     if kind == "dual":
-        return DualPool(capacity, LONGEST, layout, size)
-    return Jenga(capacity, LONGEST, layout, size)
+        return DualPool(capacity, LONGEST, layout, size, enable_prefix_caching=caching)
+    return Jenga(capacity, LONGEST, layout, size, enable_prefix_caching=caching)
 
 
 def serve_something(data: st.DataObject, name: str) -> None:

@@ -41,6 +41,7 @@ def without(key: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("row", "said"), [
     ({**ROWS[1], "input_toks": None}, ":2: input_toks must be a whole number of tokens >= 1, not None"),
+    ({**ROWS[1], "output_toks": 10**20}, ":2: output_toks must be below 2**31 tokens, not 1"),
     ({**ROWS[1], "output_toks": 0}, ":2: output_toks must be a whole number of tokens >= 1, not 0"),
     (without("output_toks"), ":2: output_toks must be a whole number of tokens >= 1, is missing"),
     (without("queued_ts"), ":2: queued_ts, the engine's stamp (s) of the arrival, is missing"),

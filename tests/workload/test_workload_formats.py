@@ -179,6 +179,8 @@ def test_rounds_of_an_agent_share_what_they_say_they_share(write: Write) -> None
     assert {request.session for request in workload.requests} == {"a", "b"}
     with pytest.raises(WorkloadError, match=":1: prefix_tokens is 9 of 8 input_tokens_total"):
         build(write([turn("a", 0, 8, 9)]))
+    with pytest.raises(WorkloadError, match=":1: input_tokens_total is 1000000000000000, more than 10000000"):
+        build(write([turn("a", 0, 10**15, 9)]))
 
 
 def table(tmp_path: Path, columns: dict[str, Any]) -> Path:

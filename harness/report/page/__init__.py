@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.files import write_text
 from harness.metrics.memory_map import KINDS
+from harness.report.columns import definitions
 from harness.report.comparison import records
 from harness.report.style import COLUMNS
 
@@ -26,9 +27,10 @@ PHASE_COLORS = {"waiting": "#c4c7cc", "prefill": "#E69F00", "decode": "#0072B2",
                 "swapped": "#CC79A7", "idle": "#8a8d91"}  # fmt: skip
 INTERACTIVE = {"throughput_latency", "memory_breakdown", "latency_cdf", "timeline"}  # the page draws these itself
 MAP_NOTE = (
-    "The map is sampled: at up to 300 moments spread over the run (at every step where `memory_map=true`), and in a "
+    "The map is sampled: at up to 300 moments spread over the run (at every step with memory_map=true), and in a "
     "pool of more than 1,024 slots each row shows the slot in the middle of its part. Between two moments the earlier "
-    "one stands. A slot that several requests share is drawn as one's of them."
+    "one stands. A slot that several requests share is drawn as one's of them. Where layers keep different tokens the "
+    "pool is one of bytes; an allocator that ignores this has every slot drawn once for each kind of layers, apart."
 )
 
 
@@ -55,6 +57,9 @@ def write_page(sweep: Sweep, *, findings: Sequence[str], notes: Sequence[str], f
     drawn = list(charts(sweep))
     maps, lanes = _systems(sweep)
     headers, rows = table_cells(sweep.groups)
+    meanings = definitions(sweep.groups)
+    if all(cells[-1] == "finished" for cells in rows):
+        headers, rows = headers[:-1], [cells[:-1] for cells in rows]
     color = color_of(sweep)
     seen = sorted({kind for system in maps for kind in system.pop("seen")})
     data = {
@@ -66,11 +71,12 @@ def write_page(sweep: Sweep, *, findings: Sequence[str], notes: Sequence[str], f
         "phases": _phases(),
     }
     sections = [("table", "Numbers"), *([("map", "The pool")] if maps else []), *((c.name, c.title) for c in drawn),
-                *([("lanes", "The batch")] if lanes else []), ("again", "Make it again")]  # fmt: skip
+                *([("lanes", "The batch")] if lanes else []), *([("notes", "Keep in mind")] if notes else []),
+                ("again", "Make it again")]  # fmt: skip
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     text = environment.get_template("page.html.j2").render(
         version=_version(), question=question_of(sweep), answer=answer_of(sweep), what_ran=sweep.what_ran,
-        sections=sections, headers=[header.replace("-\n", "").replace("\n", " ") for header in headers],
+        sections=sections, headers=_headed(headers, dict(meanings)), meanings=meanings, numbers=_numbers(sweep),
         rows=[_row(cells, color.get(str(group["system"]), "#888888"))
               for cells, group in zip(rows, records(sweep.groups), strict=False)],
         findings=findings, notes=notes, maps=maps, lanes=lanes, map_note=MAP_NOTE,
@@ -108,17 +114,33 @@ def _phases() -> dict[str, tuple[str, str]]:
     return {name: (text, PHASE_COLORS[name]) for name, text in PHASES.items()}
 
 
+def _headed(headers: Sequence[str], meanings: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(header in one line, what it is)."""
+    names = [header.replace("-\n", "").replace("\n", " ") for header in headers]
+    return [(name, meanings.get(name, "")) for name in names]
+
+
+def _numbers(sweep: Sweep) -> list[tuple[str, str, str]]:
+    """All that was measured, where there is one run alone."""
+    from harness.report.one_run import lines
+
+    return list(lines(records(sweep.groups)[0])) if len(sweep.table) == 1 and len(sweep.done) else []
+
+
 def _row(cells: Sequence[str], color: str) -> dict[str, Any]:
-    """Cells of a table with what they are sorted by."""
+    """Cells of a table, a line for the mean, its interval and its spread, with what they are sorted by."""
 
     def value(text: str) -> str:
-        plain = text.replace(",", "").replace("×", "").split(" ")[0]
+        plain = text.replace(",", "").replace("×", "").split()[0]
         try:
             return str(float(plain))
         except ValueError:
             return "" if text == "–" else text
 
-    return {"color": color, "cells": [{"text": text, "value": value(text)} for text in cells]}
+    return {
+        "color": color,
+        "cells": [{"lines": text.replace(" ± ", "\n± ").split("\n"), "value": value(text)} for text in cells],
+    }
 
 
 def _books(sweep: Sweep) -> str:
@@ -128,7 +150,8 @@ def _books(sweep: Sweep) -> str:
     done = records(sweep.inside.head(8))
     saturated = all(row["saturated_kv_used_pct"] == row["saturated_kv_used_pct"] for row in done)
     prefix = "saturated_kv" if saturated else "kv"
-    head = "".join(f"<th>{escape(row['label'])}, %</th>" for row in done)
+    names = [str(escape(row["label"])).replace("(", "<wbr>(").replace("_", "_<wbr>") for row in done]
+    head = "".join(f"<th>{name}, %</th>" for name in names)
     lines = []
     for name, (color, text) in COLUMNS.items():
         shares = [row.get(f"{prefix}_{name}_pct") for row in done]

@@ -80,11 +80,15 @@ def _throughput(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look]
         spread["error_x"] = _interval(rows, ["output_throughput"] * len(rows))
     whiskers = ["Whiskers and ±: 95 % interval of the mean over repeats (Student's t)."] if spread else []
     labels = [row["label"] for row in rows]
-    bars = go.Bar(y=labels, x=values, orientation="h", text=ratios, textposition="outside", cliponaxis=False,
+    bars = go.Bar(y=labels, x=values, orientation="h",
                   marker_color=[looks[label].color for label in labels],
                   marker_pattern_shape=[looks[label].hatch[:1] for label in labels],
                   hovertemplate="%{y}<br>%{x:,.1f} output tokens/s<extra></extra>", **spread)  # fmt: skip
     figure = go.Figure(bars, _layout(90 + 34 * len(rows), "output tokens per second", showlegend=False))
+    ends = [np.nanmax([row["output_throughput"], row.get("output_throughput_high", np.nan), 0.0]) for row in rows]
+    figure.add_scatter(y=labels, x=ends, mode="text", text=[f" {ratio}" for ratio in ratios], hoverinfo="skip",
+                       textposition="middle right", cliponaxis=False)  # fmt: skip
+    figure.update_xaxes(range=[0, 1.18 * max(*ends, 1e-9)])
     figure.update_yaxes(autorange="reversed", automargin=True)
     said = ["Tokens that were produced, over the whole run. Beside each bar: how many times the baseline's.",
             *whiskers, *sweep.untold]  # fmt: skip
@@ -127,8 +131,8 @@ def _books(sweep: Sweep, rows: list[dict[str, Any]]) -> Chart:
         names = [f"{'saturated_kv' if pd.notna(row['saturated_kv_used_pct']) else 'kv'}_used_pct" for row in rows]
         figure.add_scatter(
             y=[row["label"] for row in rows], x=[row[name] for row, name in zip(rows, names, strict=True)],
-            mode="markers", marker={"color": "#222222", "size": 1}, error_x=_interval(rows, names), hoverinfo="skip",
-            showlegend=False,
+            mode="markers", marker={"color": "#222222", "size": 1, "opacity": 0}, error_x=_interval(rows, names),
+            hoverinfo="skip", showlegend=False,
         )  # fmt: skip
     figure.update_yaxes(autorange="reversed", automargin=True)
     figure.update_xaxes(range=[0, 100])
@@ -159,7 +163,7 @@ def _latencies(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look])
                     hovertemplate="%{y:.0f} % of the requests within %{x:.3g}<extra>" + row["label"] + "</extra>",
                 )  # fmt: skip
     for column in range(1, len(LATENCIES) + 1):
-        drawn = [trace.x for trace in figure.select_traces(row=1, col=column)]
+        drawn = [trace.x for trace in figure.select_traces(row=1, col=column) if trace.line.width != 0]
         low, high = min((x.min() for x in drawn), default=0), max((x.max() for x in drawn), default=0)
         if low > 0 and high / low > 10:
             figure.update_xaxes(type="log", dtick="D2" if high / low < 100 else 1, row=1, col=column)

@@ -38,7 +38,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
 const off = new Set();
 function withoutOff(trace) { // null where all of it is off
   if (off.has(trace.name)) return null;
-  if (trace.orientation !== "h" || !Array.isArray(trace.y)) return trace;
+  const bySystem = trace.orientation === "h" || trace.mode === "text" || trace.mode === "markers";
+  if (!bySystem || !Array.isArray(trace.y)) return trace;
   const kept = trace.y.map((_, i) => i).filter((i) => !off.has(String(trace.y[i]).replace(/, the paper's .*/, "")));
   const pick = (value) => Array.isArray(value) && value.length === trace.y.length ? kept.map((i) => value[i])
     : value && typeof value === "object" && !Array.isArray(value) ? Object.fromEntries(Object.entries(value).map(([key, one]) => [key, pick(one)])) : value;
@@ -84,7 +85,7 @@ function chart(div) {
 const charts = document.querySelectorAll("[data-chart]");
 const seen = new IntersectionObserver((entries) => entries.forEach((entry) => { if (entry.isIntersecting) chart(entry.target); }), { rootMargin: "600px" });
 charts.forEach((div) => seen.observe(div));
-addEventListener("beforeprint", () => charts.forEach(chart));
+addEventListener("beforeprint", () => { charts.forEach(chart); document.querySelectorAll(".meanings").forEach((one) => { one.open = true; }); });
 
 // ---- the memory map -------------------------------------------------------------------------------------------------
 const HUES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7F3C8D", "#11A579", "#E73F74"];
@@ -104,6 +105,7 @@ function say(event, text) {
   tip.style.left = Math.min(event.clientX + 14, innerWidth - 260) + "px";
   tip.style.top = event.clientY + 14 + "px";
 }
+const inBytes = (bytes) => bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)} KB` : bytes < 1e9 ? `${(bytes / 1e6).toFixed(1)} MB` : `${(bytes / 1e9).toFixed(2)} GB`;
 class PoolMap {
   constructor(system) {
     Object.assign(this, system);
@@ -157,7 +159,8 @@ class PoolMap {
   }
   text(moment, cell) {
     const at = moment * this.cells + cell, who = this.request[at];
-    const slots = `slots ${Math.round(cell * this.slots)} – ${Math.round((cell + 1) * this.slots) - 1}`;
+    const first = cell * this.slots, end = (cell + 1) * this.slots;
+    const slots = this.bytes ? `${inBytes(first)} – ${inBytes(end)}` : `slots ${Math.round(first)} – ${Math.round(end) - 1}`;
     return `${slots}: ${who === NOBODY ? "" : `request ${who}, `}${data.kinds[this.kind[at]][1]}`;
   }
   at(event) {
@@ -167,8 +170,9 @@ class PoolMap {
     return `${this.label}, ${digits(time)} s. ${this.text(this.moment(time), Math.max(cell, 0))}`;
   }
   grid(time) { // the pool at one moment, cell by cell, row by row from the top left
-    const canvas = $("moment").querySelector("canvas"), columns = Math.min(64, this.cells), rows = Math.ceil(this.cells / columns);
-    const size = Math.max(3, Math.floor(canvas.parentElement.clientWidth / columns));
+    const canvas = $("moment").querySelector("canvas"), width = canvas.parentElement.clientWidth;
+    const size = Math.max(5, Math.floor(width / Math.min(64, this.cells)));
+    const columns = Math.min(Math.floor(width / size), this.cells), rows = Math.ceil(this.cells / columns); // as many as the page is wide
     canvas.width = columns * size; canvas.height = rows * size;
     const context = canvas.getContext("2d"), moment = this.moment(time), counts = new Map();
     for (let cell = 0; cell < this.cells; cell++) {
@@ -178,7 +182,7 @@ class PoolMap {
       counts.set(kind, (counts.get(kind) || 0) + 1);
     }
     const said = [...counts].filter(([, n]) => n >= this.cells / 200).sort((a, b) => b[1] - a[1]).map(([kind, n]) => `${(100 * n / this.cells).toFixed(0)} % ${data.kinds[kind][1]}`);
-    $("moment-text").textContent = `${this.label} at ${digits(time)} s, a cell is ${this.slots.toPrecision(3)} slots: ${said.join("; ")}.`;
+    $("moment-text").textContent = `${this.label} at ${digits(time)} s, a cell is ${this.bytes ? inBytes(this.slots) : `${this.slots.toPrecision(3)} slots`}: ${said.join("; ")}.`;
     canvas.onmousemove = (event) => {
       const cell = Math.floor(event.offsetY / canvas.clientHeight * rows) * columns + Math.floor(event.offsetX / canvas.clientWidth * columns);
       say(event, cell < this.cells && !this.over(time) ? this.text(moment, cell) : "");
@@ -219,9 +223,11 @@ async function startMaps() {
   maps.forEach((map, i) => $("which").add(new Option(map.label, i)));
   $("which").value = maps.length - 1;
   now = Math.min(...maps.map((map) => map.times[map.moments])) * .6; // everybody is at work
-  for (let i = 0; i <= 8; i++) {
+  const rough = end / 7, power = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].find((one) => one * power >= rough) * power;
+  for (let i = 0; i * step <= end; i++) {
     const tick = document.createElement("span");
-    tick.textContent = digits(end * i / 8) + (i ? "" : " s");
+    tick.textContent = digits(i * step) + (i ? "" : " s");
+    tick.style.left = 100 * i * step / end + "%";
     $("axis").append(tick);
   }
   paint();

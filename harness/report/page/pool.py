@@ -20,14 +20,14 @@ def pool_map(folder: Path, capacity: int, end_s: float) -> dict[str, Any] | None
     """The pool of a job over time, for the page's script; None where the job kept no memory map.
 
     Args:
-        capacity: slots of the pool.
+        capacity: slots of the pool; bytes where layers keep different tokens.
         end_s: when the run ended.
 
     Returns:
         `times`: when each of T moments begins (s), and the end; `seen`: kinds that occur; `cells`: C, parts of the
-        pool; `slots`: slots in one; `kinds`, `requests`: ``[T, C]`` uint8 and uint16 (little endian), deflated, base64:
-        index of `KINDS`, and the request's id modulo 65,535 (65,535 = nobody's). A slot that several sequences share is
-        drawn as one's of them.
+        pool; `slots`: slots in one, or `bytes`; `kinds`, `requests`: ``[T, C]`` uint8 and uint16 (little endian),
+        deflated, base64: index of `KINDS`, and the request's id modulo 65,535 (65,535 = nobody's). A slot that several
+        sequences share is drawn as one's of them.
     """
     if not (folder / FILE).exists():
         return None
@@ -42,6 +42,7 @@ def pool_map(folder: Path, capacity: int, end_s: float) -> dict[str, Any] | None
         "cells": cells,
         "slots": capacity / cells,
         "capacity": capacity,
+        "bytes": runs["first"].dtype == np.int64,  # a pool that layers share which keep different tokens
         "seen": sorted({int(kind) for kind in np.unique(kinds)}),
         "kinds": _packed(kinds),
         "requests": _packed(requests.astype("<u2")),

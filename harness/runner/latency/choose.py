@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import yaml
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import HarnessError
+from harness.files import parse_yaml
 from harness.naming.names import model_name
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.latency.roofline import Roofline
@@ -87,7 +87,7 @@ def mismatch(cfg: DictConfig, asked: Collection[str]) -> list[str]:
 def _named(name: str, device: SimulatedDevice) -> Any:
     preset, path = PRESETS / f"{name}.yaml", Path(name)
     if preset.is_file() or path.suffix in (".yaml", ".yml"):
-        values = yaml.safe_load((preset if preset.is_file() else path).read_text(encoding="utf-8"))
+        values = parse_yaml((preset if preset.is_file() else path).read_text(encoding="utf-8"))
         made = instantiate(OmegaConf.create(values), _convert_="all")
         if not hasattr(made, "step_ns"):
             raise HarnessError(f"device.latency={name}: the file names no latency model; it must have a _target_, as "

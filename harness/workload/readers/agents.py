@@ -10,6 +10,7 @@ from harness.workload.readers.format import ABSENT, Choice, Columns, Format, Unr
 from harness.workload.readers.text import BLOCK, lengths, text_format, text_of
 
 _SAID = {"text", "reasoning", "tool_call", "usage_report"}  # events of the model; a round begins before them
+LONGEST = 10_000_000  # tokens of a round: each piece of which gets an id
 _NOTE = (
     "a round shares `prefix_tokens` with the round before it; the prefix of a session's first round is taken to be the "
     "same in all sessions of its model"
@@ -40,6 +41,9 @@ def _rounds(values: Values, choice: Choice) -> Iterator[tuple[int, Any]]:
         if isinstance(total, int) and isinstance(prefix, int):
             if not 0 <= prefix <= total:
                 yield line, Unreadable(f"prefix_tokens is {prefix} of {total} input_tokens_total")
+                continue
+            if total > LONGEST:
+                yield line, Unreadable(f"input_tokens_total is {total}, more than {LONGEST}")
                 continue
             session = tuple(str(row.get(name)) for name in ("provider", "project", "session_id", "session_file"))
             before = last.get(session)

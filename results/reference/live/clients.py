@@ -53,9 +53,8 @@ def interleaved(url: str, model: str, bench: str, out: Path, rounds: int, share:
                 row = {"round": again, "case": case, "client": client, "completed": result["completed"]}
                 rows.append(row | {key: result.get(key) for key in SHOWN} | {"throughput": throughput(result)})
                 print(rows[-1], file=sys.stderr, flush=True)
-    table = pd.DataFrame(rows)
-    table.to_csv(out / "clients.csv", index=False)
-    return table
+                pd.DataFrame(rows).to_csv(out / "clients.csv", index=False)
+    return pd.DataFrame(rows)
 
 
 def run_theirs(url: str, model: str, bench: list[str], out: Path, at: int, again: int) -> Path:

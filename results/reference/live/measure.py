@@ -17,6 +17,7 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -55,6 +56,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     os.chdir(REPOSITORY)
     os.environ |= QUIET
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped, too
     url, parts = f"http://127.0.0.1:{asked.port}", [about(asked.share)]
     named = ["--model", asked.model] if "-m" in shlex.split(asked.serve) else [asked.model]
     with (work / "serve.log").open("w") as log:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from harness.errors import HarnessError
+from harness.files import parse_yaml
 
 FOLDER = Path(__file__).parent
 MAY_BE_0 = ("link_gb_per_s", "link_latency_us", "host_gb_per_s", "host_copy_us")
@@ -96,7 +97,7 @@ def load_hardware(name: str | Hardware | dict[str, Any]) -> Hardware:
 def _read(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise HarnessError(f"device.hardware={path} can't be read: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
