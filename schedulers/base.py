@@ -261,7 +261,7 @@ class Scheduler(ABC):
         if not self.line.sorted:
             self.line.bring_forward(self.waiting, batch.now)
         seq = self.waiting[0]
-        if self.groups.crowded(seq, self.running, self.max_lanes):
+        if (seq.group or self.groups.to_come) and self.groups.crowded(seq, self.running, self.max_lanes):
             return 0
         lacking = self.lacking(seq, budget)
         if lacking:

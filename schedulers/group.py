@@ -162,8 +162,6 @@ class Groups:
 
     def crowded(self, seq: Sequence, running: Items[Sequence], most: int) -> bool:
         """Whether there are too few of `most` lanes for a sequence, its group and who will come of other groups."""
-        if seq.group is None and not self.to_come:
-            return False
         return len(running) + self.to_come + len(seq.members) > most
 
     def advance(self, group: Group, branches: Branches | None, running: list[Sequence]) -> bool:

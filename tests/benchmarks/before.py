@@ -1,8 +1,10 @@
-"""Is a step as fast as in an earlier edition? `python -m tests.benchmarks.before [--rev R] [--rounds N] [--out FILE]`.
+"""Is it as fast as an earlier edition? `python -m tests.benchmarks.before served|simulated [--rev R] [--rounds N]`.
 
-The earlier edition is unpacked beside a link to `shared/`; each edition serves in a process of its own, with the same
-interpreter, and they take turns in every round: W64 (see `test_w64`), and requests of the lengths of Fig. 11 on
-`opt_mini`. What must be the same is asked too: the answers, token for token.
+The earlier edition is unpacked beside a link to `shared/`; each edition works in a process of its own, with the same
+interpreter, and they take turns in every round. Served: W64 (see `test_w64`), and requests of the lengths of Fig. 11 on
+`opt_mini`. Simulated: the loop around 256 sequences, a saturated pool, and Vidur's set-up, by jumps and step by step
+(see `test_loop` and `test_simulation`). What must be the same is asked too: the answers, token for token, or the
+summaries.
 """
 
 from __future__ import annotations
@@ -19,9 +21,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = "1b287f2"  # the first edition, as it was accepted
-WORKLOADS = ("w64", "opt_mini")
-# Runs inside either edition, whose `test_w64` has the same functions.
-WORKER = """
+# Workers run inside either edition, whose benchmarks have the same functions.
+SERVED = """
 import hashlib, json, random, sys, time
 from pathlib import Path
 import yaml
@@ -54,21 +55,55 @@ for line in sys.stdin:
     digest = hashlib.sha256(json.dumps(sorted((i, list(map(int, row))) for i, row in said.items())).encode())
     print(json.dumps([*spent, sum(map(len, said.values())), digest.hexdigest()]), flush=True)
 """
+SIMULATED = """
+import hashlib, json, sys, tempfile, time
+from pathlib import Path
+from tests.benchmarks import test_loop, test_simulation as it
+try:
+    from harness.runner.simulated_device import SimulatedDevice
+    latency = SimulatedDevice(it.PAPER).latency
+except ImportError:
+    from harness.runner.latency.choose import choose_latency
+    latency = choose_latency(it.PAPER)
+SAME = ("finished", "steps", "duration_s", "output_throughput", "ttft_p99", "tpot_p99")
+
+def serve(workload, exact=False):
+    start = time.perf_counter(), time.process_time()
+    summary = it.serve(workload, latency, 15_728, None, exact)
+    spent = time.perf_counter() - start[0], time.process_time() - start[1]
+    return spent, summary["steps"], {key: summary.get(key) for key in SAME}
+
+def loop():
+    start = time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        times = sorted(test_loop.steps_around_nothing(256, Path(folder)))
+    return (times[len(times) // 4], time.process_time() - start), len(times), None
+
+WORKLOADS = {"loop_256": loop, "saturated": lambda: serve(it.sharegpt(4_000)), "vidur": lambda: serve(it.vidur(2_000)),
+             "vidur_every_step": lambda: serve(it.vidur(2_000), True)}
+loop()
+print("ready", flush=True)
+for line in sys.stdin:
+    spent, steps, said = WORKLOADS[line.strip()]()
+    print(json.dumps([*spent, steps, hashlib.sha256(json.dumps(said).encode()).hexdigest()]), flush=True)
+"""
+KINDS = {"served": (SERVED, ("w64", "opt_mini")),
+         "simulated": (SIMULATED, ("loop_256", "saturated", "vidur", "vidur_every_step"))}  # fmt: skip
 
 
 class Edition:
     """One of the two, as a process that serves what it is told to."""
 
-    def __init__(self, tree: Path) -> None:
+    def __init__(self, tree: Path, worker: str) -> None:
         paths = os.pathsep.join(map(str, (tree, tree / "kernels")))
         environment = os.environ | {"PYTHONPATH": paths, "KVLAB_COMPILED": "0"}
-        self.process = subprocess.Popen([sys.executable, "-c", WORKER], cwd=tree, env=environment, text=True,
+        self.process = subprocess.Popen([sys.executable, "-c", worker], cwd=tree, env=environment, text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
         while self._line() != "ready":
             pass
 
     def serve(self, workload: str) -> list[Any]:
-        """Seconds by the wall and by the processor, tokens, digest of the answers."""
+        """Seconds by the wall and by the processor, tokens or steps, digest of what must be the same."""
         assert self.process.stdin
         self.process.stdin.write(f"{workload}\n")
         self.process.stdin.flush()
@@ -84,11 +119,13 @@ class Edition:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.before", description=__doc__)
+    parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--rev", default=FIRST)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    if not (ROOT.parent / "shared").exists():
+    worker, workloads = KINDS[options.kind]
+    if options.kind == "served" and not (ROOT.parent / "shared").exists():
         raise SystemExit("the workload is not there: ../shared")
     with tempfile.TemporaryDirectory(prefix="kvlab-") as folder:
         tree = Path(folder) / "kvlab"
@@ -96,14 +133,14 @@ def main() -> None:
         packed = subprocess.run(["git", "archive", options.rev], cwd=ROOT, check=True, capture_output=True).stdout
         subprocess.run(["tar", "-x", "-C", tree], input=packed, check=True)
         (Path(folder) / "shared").symlink_to(ROOT.parent / "shared")
-        editions = {"before": Edition(tree), "now": Edition(ROOT)}
-        found: dict[str, Any] = {name: {who: [] for who in editions} for name in WORKLOADS}
+        editions = {"before": Edition(tree, worker), "now": Edition(ROOT, worker)}
+        found: dict[str, Any] = {name: {who: [] for who in editions} for name in workloads}
         for number in range(options.rounds):
-            for name in WORKLOADS:
+            for name in workloads:
                 order = list(editions)[:: 1 if number % 2 else -1]
                 for who in order:
                     found[name][who].append(editions[who].serve(name))
-                told = ", ".join(f"{who} {found[name][who][-1][0]:.2f} s" for who in editions)
+                told = ", ".join(f"{who} {found[name][who][-1][0]:.4g}" for who in editions)
                 print(f"round {number + 1}, {name}: {told}", flush=True)
         for edition in editions.values():
             edition.process.terminate()
@@ -118,8 +155,8 @@ def summary(runs: dict[str, list[list[Any]]]) -> dict[str, Any]:
     before, now = runs["before"], runs["now"]
     by_turn = [b[0] / a[0] for a, b in zip(before, now, strict=True)]
     return {
-        "tokens": now[0][2],
-        "tokens_per_second": {who: [round(run[2] / run[0]) for run in each] for who, each in runs.items()},
+        "tokens_or_steps": now[0][2],
+        "per_second": {who: [round(run[2] / run[0]) for run in each] for who, each in runs.items()},
         "wall_ratio": round(median(b[0] for b in now) / median(a[0] for a in before), 4),
         "wall_ratio_by_round": [round(ratio, 4) for ratio in by_turn],
         "processor_ratio": round(median(b[1] for b in now) / median(a[1] for a in before), 4),
