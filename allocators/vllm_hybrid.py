@@ -115,7 +115,7 @@ class VllmHybrid(Allocator):
                 if sum(alone(end, start, False, step)) > room:
                     return False
                 start = end
-        last = range(tokens, max(prompt, tokens - max([spec.block_size for spec in self.specs])), -1)
+        last = range(tokens, max(prompt - 1, tokens - max([spec.block_size for spec in self.specs])), -1)
         return all(sum(alone(end, end - 1, False, step)) <= room for end in last)
 
     def lookup(self, holder: Holder, most: int) -> Hit:
