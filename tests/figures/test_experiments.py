@@ -74,7 +74,7 @@ UNPUBLISHED = (
     "hybrid_memory",
     "pool_size",
 )
-SLOW = {"request_rate", "knobs", "beam_search", "shared_prefix"}
+SLOW = {"request_rate", "knobs", "beam_search", "shared_prefix", "parallel_sampling"}
 
 
 @pytest.fixture(

@@ -75,7 +75,7 @@ def test_the_page_has_the_colours_of_the_figures(two: Sweep) -> None:
     expected = {name: color_of(name) for name in ("Orca (Oracle)", "vLLM")}
     assert colors_on_the_page(two) == expected
     found = {chart.name: chart.figure for chart in charts(two)}
-    (bars,) = found["throughput"].data
+    bars, *_ = found["throughput"].data
     assert dict(zip(bars.y, bars.marker.color, strict=True)) == expected
     for name in ("latencies", "over_time"):
         assert {line.name: line.line.color for line in found[name].data} == expected, name

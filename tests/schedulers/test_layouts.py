@@ -33,7 +33,7 @@ def test_who_foresees_slots_needs_slots(tmp_path: Path, scheduler: str) -> None:
         assert row["preemptions"] == 0 < row["saturated_s"]
 
 
-@pytest.mark.parametrize("allocator", ["vllm_hybrid", "jenga"])
+@pytest.mark.parametrize("allocator", ["vllm_hybrid", pytest.param("jenga", marks=pytest.mark.slow)])
 def test_one_step_ahead_of_what_is_given_back_behind_a_window(tmp_path: Path, allocator: str) -> None:
     """The books sum in every step (the checker looks), all are served, and what a window has left is given back."""
     steps = {}
