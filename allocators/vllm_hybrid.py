@@ -104,18 +104,17 @@ class VllmHybrid(Allocator):
         return blocks * self.grain if blocks < self.num_blocks else None
 
     def fits(self, prompt: int, tokens: int, whole: bool, piece: int) -> bool:
-        """With prefix caching nobody knows what will be found of a prompt, so only its end counts."""
+        """With prefix caching too it must fit with nothing found of its prompt: nobody can promise what will be."""
         room, start, alone, step = self.num_blocks - 1, 0, self.needs.alone, self.step_tokens
         if sum([spec.blocks(tokens, step) for spec in self.specs]) <= room:
             return True
-        if not self.enable_prefix_caching:
-            if whole and sum(alone(prompt, 0, True, step)) > room:
+        if whole and sum(alone(prompt, 0, True, step)) > room:
+            return False
+        for end in [*range(piece, prompt, piece), prompt]:
+            if sum(alone(end, start, False, step)) > room:
                 return False
-            for end in [*range(piece, prompt, piece), prompt]:
-                if sum(alone(end, start, False, step)) > room:
-                    return False
-                start = end
-        last = range(tokens, max(prompt - 1, tokens - max([spec.block_size for spec in self.specs])), -1)
+            start = end
+        last = range(tokens, max(prompt, tokens - max([spec.block_size for spec in self.specs])), -1)
         return all(sum(alone(end, end - 1, False, step)) <= room for end in last)
 
     def lookup(self, holder: Holder, most: int) -> Hit:

@@ -5,6 +5,7 @@ All that one part of it tells another lies in the folder: jobs may run in this p
 
 from __future__ import annotations
 
+import gc
 import shlex
 import sys
 import traceback
@@ -39,6 +40,7 @@ DIR, SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
 MOST_TRIES = 2  # of a job whose process dies
 LAUNCHERS = {"joblib": "joblib", "ray": "ray", "submitit_slurm": "slurm", "submitit_local": "slurm"}  # and their extras
 REPEATED = ("repeat", "seed")  # what sets repeats of a job apart
+CLEAR_AFTER = 200  # jobs
 MAPPED = 24  # jobs of a sweep that keep a memory map: a page shows no more pools
 
 
@@ -205,6 +207,8 @@ class Sweep(Sweeper):
                 told.hydra.runtime.output_dir = str(folder / job.dir)
                 with env_override(told.hydra.job.env_set):
                     self.task(told)
+                if number % CLEAR_AFTER == CLEAR_AFTER - 1:
+                    gc.collect()  # configurations are cycles, and a job's own seldom make the collector look
         finally:
             HydraConfig.instance().cfg = before
 

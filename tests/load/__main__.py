@@ -85,6 +85,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a folder for README.md, parts.csv and memory.csv")
     parser.add_argument("--launchers", action="store_true", help="instead, a sweep by launcher and workers")
     arguments = parser.parse_args()
+    if arguments.out:
+        arguments.out = arguments.out.resolve()  # the sweep runs in a folder of its own
     if arguments.launchers:
         return launchers.measure(arguments.out)
     profile, now = cProfile.Profile(), time.process_time if arguments.cpu else time.perf_counter
