@@ -46,7 +46,8 @@ def decode_config(group: int, widths: Widths, dtype: torch.dtype) -> DecodeConfi
     """
     padded = triton.next_power_of_2(widths.head)
     if dtype == torch.float32:  # no tensor cores in full precision: a multiply-add tile must stay small
-        return DecodeConfig(block_n=max(16, 2048 // padded), use_dot=group > 1, num_warps=4, num_stages=3)
+        num_warps = 8 if widths.rest and padded == 256 else 4  # a second tile of keys spills on sm_80 with 4
+        return DecodeConfig(block_n=max(16, 2048 // padded), use_dot=group > 1, num_warps=num_warps, num_stages=3)
     return DecodeConfig(block_n=8192 // padded, use_dot=True, num_warps=4, num_stages=3)
 
 

@@ -44,7 +44,7 @@ def prefill_config(widths: Widths, dtype: torch.dtype, altered: bool = False) ->
         block_m, num_warps = (32, 4) if padded == 256 else (64, 8)
         return PrefillConfig(block_m, 32, num_warps, num_stages=2)
     if dtype == torch.float32:  # multiply-add tiles: anything larger spills on sm_90
-        block_m, num_warps = {64: (32, 4), 128: (32, 8), 256: (16, 4)}[padded]
+        block_m, num_warps = {64: (32, 4), 128: (32, 8), 256: (16, 8 if widths.rest else 4)}[padded]
         return PrefillConfig(block_m=block_m, block_n=max(16, 2048 // padded), num_warps=num_warps, num_stages=2)
     if padded == 256:
         return PrefillConfig(block_m=64, block_n=32, num_warps=8, num_stages=2)
