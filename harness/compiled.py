@@ -42,10 +42,12 @@ PARTS = {
 }
 MODULES = [f"{package}.{name}" for package, names in PARTS.items() for name in names.split()]
 FILES = [module.replace(".", "/") + ".py" for module in MODULES]
+# Only these modules: the types of what other packages and modules hold take minutes and gigabytes, and help nothing.
 BUILD = """
 from mypyc.build import mypycify
 from setuptools import setup
-setup(packages=[], ext_modules=mypycify(["--config-file=", "--ignore-missing-imports", *{files}], opt_level="3"),
+options = ["--config-file=", "--no-site-packages", "--ignore-missing-imports", "--follow-imports=silent"]
+setup(packages=[], ext_modules=mypycify([*options, *{files}], opt_level="3"),
       script_args=["-q", "build_ext", "--build-lib", "built"])
 """
 
