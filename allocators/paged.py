@@ -50,18 +50,18 @@ class Paged(Allocator):
         self.block_size = block_size
         super().__init__(capacity, max_model_len)
         self.shares = self.enable_prefix_caching = enable_prefix_caching
-        self.num_blocks = capacity // block_size
-        self.pool = BlockPool(self.num_blocks, freed_to_back=freed_blocks == "back")
+        self.pool = BlockPool(capacity // block_size, freed_to_back=freed_blocks == "back")
         self._blocks: dict[int, list[int]] = {}  # by row
         self._registered: dict[int, int] = {}  # by row: leading blocks that can be found by their content
         self._finished_holders: Counter[int] = Counter()  # by block: holders that are finished but not freed
         self._forks = Forks(block_size)
         self._host = Host(host_slots // block_size)
-        self.host_capacity = self._host.num_blocks * block_size
+        if host_slots:  # (an instance with 30 attributes loses CPython's fast access to them: 5 % of a simulation)
+            self.host_capacity = self._host.num_blocks * block_size
 
     def footprint(self, tokens: int) -> int | None:
         blocks = -(-tokens // self.block_size)
-        return blocks * self.block_size if blocks <= self.num_blocks else None
+        return blocks * self.block_size if blocks <= self.pool.num_blocks else None
 
     def takes(self, tokens: int) -> str:
         return "" if tokens > self.capacity else pieces(tokens, self.block_size, "block")
@@ -129,11 +129,8 @@ class Paged(Allocator):
         """In bulk: the blocks that growing round by round would take, in the same order."""
         if self.enable_prefix_caching or self._forks.blocks or self._over or self._by_layer:
             return super().extend(seqs, rounds)
-        lanes, size, granted, wanted = len(seqs), self.block_size, rounds, list[int]()
-        for lane, seq in enumerate(seqs):
-            left = seq.room - seq.stored
-            if left < rounds:
-                wanted.append(left * lanes + lane)
+        lanes, size, granted = len(seqs), self.block_size, rounds
+        wanted = [left * lanes + lane for lane, seq in enumerate(seqs) if (left := seq.room - seq.stored) < rounds]
         if wanted:
             if rounds > size:
                 wanted = [key for first in wanted for key in range(first, rounds * lanes, size * lanes)]

@@ -15,20 +15,22 @@ class Gaps:
 
     Attributes:
         counts: how often each gap came.
-        longest: in ns; 0 = there was none.
     """
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.exact = True
-        self.longest = 0
-        self._sum = 0  # of those that were rounded, as they were
+        self._sum = self._longest = 0  # of those that were rounded, as they were
+
+    @property
+    def longest(self) -> int:
+        """In ns; 0 = there was none."""
+        return max(self.counts, default=0) if self.exact else self._longest
 
     def add(self, gap_ns: int, count: int = 1) -> None:
         """`count` tokens came `gap_ns` after their predecessors."""
-        if gap_ns > self.longest:
-            self.longest = gap_ns
         if not self.exact:
+            self._longest = max(self._longest, gap_ns)
             self._sum += gap_ns * count
             gap_ns = _rounded(gap_ns)
         self.counts[gap_ns] = self.counts.get(gap_ns, 0) + count
@@ -38,8 +40,8 @@ class Gaps:
     def add_each(self, gaps_ns: Sequence[int], count: int) -> None:
         """Each of `gaps_ns`, `count` times."""
         counts = self.counts
-        self.longest = max(self.longest, *gaps_ns)
         if not self.exact:
+            self._longest = max(self._longest, max(gaps_ns))
             self._sum += sum(gaps_ns) * count
         for gap in gaps_ns if self.exact else map(_rounded, gaps_ns):
             counts[gap] = counts.get(gap, 0) + count

@@ -156,8 +156,10 @@ class Replay:
     def _lose(self, at: int, over: list[Request], now: int) -> None:
         """These are over: finished or rejected."""
         self.over += len(over)
-        self.source.over(len(over), now)
-        self.desk.over(at, over, now)
+        if self.source.closed:
+            self.source.over(len(over), now)
+        if self.desk.router:
+            self.desk.over(at, over, now)
 
     def _start(self, now: int, arrival: int | None) -> None:
         """Let the free engines start steps, or hear when they want to be woken."""
