@@ -166,7 +166,7 @@ class Replay:
         several = len(self.engines) > 1
         if self.source.closed and several:  # what lands next, of steps that start now, may let one arrive
             arrival = now
-        for at in sorted(self.free):
+        for at in sorted(self.free) if several else (0,):
             engine = self.engines[at]
             self.alarms[at] = -1
             lands = engine.start(self.clock, arrival, several)
