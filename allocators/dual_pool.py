@@ -33,7 +33,7 @@ class DualPool(GroupPages):
         states, tokens = [k.state_units for k in kept], [k.token_units for k in kept]
         full = any(k.token_units and not k.reach for k in kept)
         ratios = [window_ratio if k.reach and full else 1.0 for k in kept]
-        left = capacity if not any(states) else capacity / (1 + state_ratio) if any(tokens) else 0
+        left: float = capacity if not any(states) else capacity / (1 + state_ratio) if any(tokens) else 0
         each = left / max(sum([units * ratio for units, ratio in zip(tokens, ratios, strict=True)]), 1)
         grids, self._empty, origin = list[Grid](), list[list[int]](), 0
         for at, one in enumerate(kept):
