@@ -51,7 +51,14 @@ def test_the_readme_fits_one_sitting() -> None:
 
 # ---- those that run in seconds are run, the others are `slow`; servers and the compiler have tests of their own ---
 
-ELSEWHERE = ("server.url", "experiment=validate", "experiment=calibrate", "hydra/launcher", "resume")
+ELSEWHERE = (
+    "server.url",
+    "experiment=validate",
+    "experiment=measured",
+    "experiment=calibrate",
+    "hydra/launcher",
+    "resume",
+)
 QUICK = ("inspect FILE", "device=simulated system=vllm", "-m device=simulated system=orca_max,vllm")
 FEW = "workload.num_requests=6"
 RUN = [pytest.param(words, marks=() if words in QUICK else pytest.mark.slow) for words in commands()
@@ -79,7 +86,8 @@ def test_a_command_of_a_readme_runs(words: str, place: Path, monkeypatch: pytest
     """As it stands but for its size and, where a model would run, the device."""
     monkeypatch.syspath_prepend(str(place))
     file = "model.json" if "model.config" in words else "trace.csv"
-    parts = shlex.split(words.replace("FILE", file).replace("DIR", "run"))
+    words = re.sub(r"results/sweep/[AB]|DIR", "run", words).replace("FILE", file).replace("config.json", "model.json")
+    parts = shlex.split(words, comments=True)
     if parts and parts[0] not in COMMANDS:
         parts = [part for part in parts if "num_requests" not in part and "compiled" not in part]
         parts += [FEW] + ["device=simulated"] * ("device=simulated" not in parts and "model.config" not in words)
