@@ -54,7 +54,7 @@ def test_the_readme_fits_one_sitting() -> None:
 ELSEWHERE = (
     "server.url",
     "experiment=validate",
-    "experiment=measured",
+    "device.tables",
     "experiment=calibrate",
     "hydra/launcher",
     "resume",
