@@ -17,7 +17,7 @@ class Chunks:
 
     def __init__(self, geometry: Geometry) -> None:
         specs = [group.spec for group in geometry.groups]
-        self.states = [at for at, spec in enumerate(specs) if spec.kind == "mamba" and spec.align]
+        self.states = [at for at, spec in enumerate(specs) if spec.aligned]
         self.sizes = [spec.block_size for spec in specs]
         self.smallest = min(self.sizes)
         self.unit, self.alignment, self.fine = geometry.hash_unit, geometry.alignment, geometry.fine

@@ -56,6 +56,11 @@ class Spec:
     def page(self) -> int:
         return self.padded or self.real
 
+    @property
+    def aligned(self) -> bool:
+        """Whether it is a state that is kept at the ends of blocks."""
+        return self.kind == "mamba" and self.align
+
     def behind(self, stored: int) -> int:
         """How many of the first tokens are needed no more once `stored` are there; of a state, all but the last one."""
         if self.kind == "sliding":

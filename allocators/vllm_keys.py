@@ -22,7 +22,7 @@ class Keys:
     def __init__(self, geometry: Geometry, pool: KeyedPool, chunks: Chunks, retention_interval: int | None) -> None:
         self.pool, self.chunks, self.retention_interval = pool, chunks, retention_interval
         self.specs = [group.spec for group in geometry.groups]
-        self.states = [spec.kind == "mamba" and spec.align for spec in self.specs]
+        self.states = [spec.aligned for spec in self.specs]
         self.unit, self.fine, self.alignment = geometry.hash_unit, geometry.fine, geometry.alignment
         self.scheduler_block = geometry.scheduler_block
 

@@ -20,7 +20,7 @@ class Needs:
     def __init__(self, geometry: Geometry, pool: KeyedPool, chunks: Chunks, max_model_len: int, caching: bool) -> None:
         self.pool, self.chunks, self.max_model_len = pool, chunks, max_model_len
         self.specs = [group.spec for group in geometry.groups]
-        self.states = [spec.kind == "mamba" and spec.align for spec in self.specs]
+        self.states = [spec.aligned for spec in self.specs]
         self.caching = caching and bool(chunks.states)
 
     def whole(self, tokens: int) -> int:

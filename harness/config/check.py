@@ -12,10 +12,9 @@ from harness.config import plugins
 from harness.config.key import Key, Values, at
 from harness.config.keys import KEYS, SECTIONS
 from harness.config.keys.plugins import HOME
-from harness.config.kinds import near
 from harness.config.together import together
 from harness.errors import HarnessError
-from harness.naming.lookup import locate, nearest
+from harness.naming.lookup import locate, near, nearest
 
 OPEN = ("model.config", *HOME)  # sections with keys that are not the schema's to know
 

@@ -11,8 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from harness.config.check import plain, schema
 from harness.config.key import Values, at
 from harness.config.keys import KEYS, SECTIONS
-from harness.config.kinds import near
+from harness.config.keys.run import SERVING
 from harness.devices import KINDS
+from harness.naming.lookup import near
 
 GROUPS = ("experiment", "server", "system", "hydra")  # they choose other keys
 ARRIVALS = ("workload.arrival", "workload.rate", "workload.concurrency", "workload.num_requests")
@@ -25,7 +26,6 @@ IDLE: Mapping[str, Collection[str]] = {
 # Of a server that is not ours.
 ITS_OWN = ("allocator", "reservation", "scheduler", "model", "kv_slots", "kv_bytes", "gpu_memory_utilization", "debug",
            "memory_map", "simulation")  # fmt: skip
-SENDS = ("harness.job.serve", "harness.tasks.capacity.find_capacity")
 ANY = ("task", "seed", "repeat", "label", "figures", "patience_s")  # task looks at these
 ONLY: Mapping[str, Collection[str]] = {
     "harness.tasks.paging_overhead.measure": (*ANY, "model", "device", "overhead"),
@@ -56,7 +56,7 @@ def _reason(cfg: DictConfig, values: Values, name: str) -> tuple[str, str] | Non
     task = values["task"]
     if _within(name, IDLE.get(task, ())) or (task in ONLY and not _within(name, ONLY[task])):
         return f"{task} sets it itself, or does without", f"{task} sets them itself, or does without"
-    if task in SENDS and KINDS[values["device"]["kind"]].runs == "elsewhere" and _within(name, ITS_OWN):
+    if task in SERVING and KINDS[values["device"]["kind"]].runs == "elsewhere" and _within(name, ITS_OWN):
         return "the server has its own", "the server has its own"
     keys = [key for one, key in schema(values).items() if _within(one, (name,)) and at(values, one) is not None]
     failing = [next((when.text for when in key.when if not when.holds(values)), None) for key in keys]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol
+
+from harness.naming.lookup import near
 
 WORDS = {word: on for on, words in ((True, "true yes on y"), (False, "false no off n")) for word in words.split()}
 
@@ -231,12 +232,6 @@ class Object:
         if not isinstance(value.get("_target_"), str):
             raise ValueError("a mapping names its class by _target_")
         return dict(value)
-
-
-def near(value: Any, names: Iterable[str], prefix: str = "") -> str:
-    """``did you mean paged?``, or nothing."""
-    close = get_close_matches(str(value), list(names), n=2, cutoff=0.6)
-    return f"did you mean {' or '.join(prefix + name for name in close)}?" if close else ""
 
 
 def _between(least: float | None, most: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -111,12 +112,11 @@ def _heads(values: Values) -> Iterator[str]:
 def _task(values: Values) -> Iterator[str]:
     """Its module is only looked for: what it imports must not be there before `compiled.use`."""
     module = values["task"].rpartition(".")[0]
+    with suppress(ImportError, ValueError):
+        if find_spec(module):
+            return
     try:
-        there = find_spec(module) is not None
-    except (ImportError, ValueError):
-        there = False
-    try:
-        there or locate(values["task"], "task")
+        locate(values["task"], "task")
     except HarnessError as error:
         yield str(error)
 

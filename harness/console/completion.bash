@@ -4,7 +4,7 @@ _kvlab() {
   case $COMP_LINE in *"-m harness "*) ;; *) return ;; esac
   local said=${COMP_LINE#*-m harness} commands=""
   local line="harness$said" word=${said##* }
-  [[ $said == " $word" ]] && commands="check compile inspect list report resume"
+  [[ $said == " $word" ]] && commands="check compare compile inspect list report resume tables"
   local choices
   choices=$(COMP_LINE=$line COMP_POINT=${#line} "$1" -m harness -sc query=bash 2>/dev/null)
   COMPREPLY=($(compgen -o nospace -o default -W "$choices $commands" -- "$word"))

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from harness.errors import HarnessError
 from harness.installation import EXPERIMENTS
+from harness.naming.lookup import nearest
 from harness.report import _console as report_console
 
 HARDWARE = Path(__file__).parents[1] / "runner" / "latency" / "hardware"
@@ -36,8 +37,6 @@ def list_names(wanted: str | None = None, console: Console | None = None) -> Non
     """
     console = console or report_console()
     if wanted is not None and wanted not in GROUPS:
-        from harness.naming.lookup import nearest
-
         raise HarnessError(f"list {wanted}: there is no such list{nearest(wanted, list(GROUPS))}")
     for name in [wanted] if wanted else GROUPS:
         key, text = GROUPS[name]

@@ -46,7 +46,6 @@ def explained(experiments: Path) -> Iterator[None]:
 def _no_override(word: str, experiments: Path) -> str:
     """What a word was meant to be: with `=` a value that needs quotes, else a choice of some group, or a command."""
     from harness.__main__ import COMMANDS
-    from harness.naming.lookup import nearest
 
     if typed := with_quotes(word):
         return f"{word!r} is no override: its value needs quotes: {typed}"

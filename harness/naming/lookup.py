@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from typing import Any
 
 from hydra.utils import get_object
@@ -37,7 +37,12 @@ def locate(target: str, key: str) -> Any:
 
 def nearest(name: str, names: Collection[str]) -> str:
     """A clause with the closest of `names` to `name`, or with all of them when none is close."""
-    close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)
-    if close:
-        return f"; did you mean {' or '.join(close)}?"
+    if meant := near(name, names, most=3):
+        return f"; {meant}"
     return f"; there are {', '.join(sorted(names))}" if names else ""
+
+
+def near(value: Any, names: Iterable[str], prefix: str = "", most: int = 2) -> str:
+    """``did you mean paged?``, or nothing."""
+    close = get_close_matches(str(value), list(names), n=most, cutoff=0.6)
+    return f"did you mean {' or '.join(prefix + name for name in close)}?" if close else ""

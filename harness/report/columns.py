@@ -35,7 +35,7 @@ class Column(NamedTuple):
     @property
     def head(self) -> str:
         """The header in one line."""
-        return self.header.replace("-\n", "").replace("\n", " ")
+        return one_line(self.header)
 
     def cell(self, row: Mapping[str, Any]) -> str:
         """``6,857.1 ± 12.3``, and in a second line the standard deviation over repeats, or that nobody can tell."""
@@ -50,6 +50,11 @@ class Column(NamedTuple):
         untold = self.name == RATIO and row["told_apart"] in UNTOLD
         below = row["told_apart"] if untold else f"sd {plain.format(float(spread) * self.scale)}"
         return f"{text} ± {plain.format(half * self.scale)}\n{below}"
+
+
+def one_line(header: str) -> str:
+    """A header without its line breaks."""
+    return header.replace("-\n", "").replace("\n", " ")
 
 
 RATIO = "output_throughput_x"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.report.columns import definitions
+from harness.report.columns import definitions, one_line
 from harness.report.comparison import records
 from harness.report.paper import fig_2_applies
 from harness.report.prediction import StepTimes
@@ -22,7 +22,7 @@ def report_text(sweep: Sweep, square: pd.DataFrame, times: StepTimes | None,
                 figures: list[Path], warnings: list[str]) -> str:  # fmt: skip
     """The whole report as Markdown."""
     headers, rows = table_cells(sweep.groups)
-    headers = [header.replace("-\n", "").replace("\n", " ") for header in headers]
+    headers = [one_line(header) for header in headers]
     rows = [[cell.replace("\n", "<br>") for cell in row] for row in rows]
     lines = ["# What ran", "", sweep.what_ran or "No job finished.", ""]
     if rows:

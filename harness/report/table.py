@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.report.columns import DASH, definitions, shown
+from harness.report.columns import DASH, definitions, one_line, shown
 from harness.report.comparison import names, records
 from harness.report.paper import FIG_2, fig_2_applies, other_pool
 from harness.report.repeats import aggregate, told
@@ -70,7 +70,7 @@ def told_once(headers: list[str], rows: list[list[str]]) -> tuple[list[str], lis
     if not all(short):  # two rows of one name
         shared, short = [], [row[0] for row in rows]
     same = [i for i in range(1, len(headers)) if headers[i] != "ratio" and len({row[i] for row in rows}) == 1]
-    told = [" ".join((headers[i].replace("-\n", "").replace("\n", " "), rows[0][i].replace("\n", ", ")))
+    told = [" ".join((one_line(headers[i]), rows[0][i].replace("\n", ", ")))
             for i in same if rows[0][i] != DASH]  # fmt: skip
     left = [i for i in range(1, len(headers)) if i not in same]
     cells = [[name, *(row[i] for i in left)] for name, row in zip(short, rows, strict=True)]

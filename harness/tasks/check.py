@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.devices import must_run_here
 from harness.errors import HarnessError
+from harness.naming.lookup import nearest
 
 COLUMNS = ("architecture", "model_type", "kernels", "verdict", "difference", "tolerance", "seconds", "reason")
 
@@ -80,7 +81,6 @@ def check_families(cfg: DictConfig, names: list[str] | None = None,
     Raises:
         HarnessError: there is no such architecture.
     """
-    from harness.naming.lookup import nearest
     from harness.runner.device import open_model, runnable
     from harness.runner.families import REFUSED, SERVED, families
     from harness.runner.verdict import judge

@@ -2,9 +2,9 @@
 
 The earlier edition is unpacked beside a link to `shared/`; each edition works in a process of its own, with the same
 interpreter, and they take turns in every round. Served: W64 (see `test_w64`), and requests of the lengths of Fig. 11 on
-`opt_mini`. Simulated: the loop around 256 sequences, a saturated pool, and Vidur's set-up, by jumps and step by step
-(see `test_loop` and `test_simulation`). What must be the same is asked too: the answers, token for token, or the
-summaries.
+`opt_mini`. Simulated: the loop around 256 sequences, their scheduling alone, a saturated pool, and Vidur's set-up, by
+jumps and step by step (see `test_loop` and `test_simulation`). What must be the same is asked too: the answers, token
+for token, or the summaries.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ for line in sys.stdin:
 SIMULATED = """
 import hashlib, json, sys, tempfile, time
 from pathlib import Path
+from allocators.paged import Paged
+from schedulers.request import Request
+from schedulers.reservation import on_demand
+from schedulers.vllm_v1 import VllmV1
 from tests.benchmarks import test_loop, test_simulation as it
 try:
     from harness.runner.simulated_device import SimulatedDevice
@@ -79,8 +83,21 @@ def loop():
         times = sorted(test_loop.steps_around_nothing(256, Path(folder)))
     return (times[len(times) // 4], time.process_time() - start), len(times), None
 
-WORKLOADS = {"loop_256": loop, "saturated": lambda: serve(it.sharegpt(4_000)), "vidur": lambda: serve(it.vidur(2_000)),
-             "vidur_every_step": lambda: serve(it.vidur(2_000), True)}
+def decodes():  # 256 sequences by `vllm_v1`, scheduled and completed and no more
+    scheduler = VllmV1(Paged(400_000, 4096), on_demand, max_model_len=4096, max_num_seqs=256,
+                       max_num_batched_tokens=8192)
+    for number in range(256):
+        scheduler.add(Request(number, 0, 500 + number % 200, 3000))
+    while scheduler.waiting:
+        scheduler.complete(scheduler.schedule(0), None)
+    start = time.perf_counter(), time.process_time()
+    for _ in range(600):
+        scheduler.complete(scheduler.schedule(0), None)
+        scheduler.allocator.memory()
+    return (time.perf_counter() - start[0], time.process_time() - start[1]), 600, None
+
+WORKLOADS = {"loop_256": loop, "decodes_256": decodes, "saturated": lambda: serve(it.sharegpt(4_000)),
+             "vidur": lambda: serve(it.vidur(2_000)), "vidur_every_step": lambda: serve(it.vidur(2_000), True)}
 loop()
 print("ready", flush=True)
 for line in sys.stdin:
@@ -88,7 +105,7 @@ for line in sys.stdin:
     print(json.dumps([*spent, steps, hashlib.sha256(json.dumps(said).encode()).hexdigest()]), flush=True)
 """
 KINDS = {"served": (SERVED, ("w64", "opt_mini")),
-         "simulated": (SIMULATED, ("loop_256", "saturated", "vidur", "vidur_every_step"))}  # fmt: skip
+         "simulated": (SIMULATED, ("loop_256", "decodes_256", "saturated", "vidur", "vidur_every_step"))}  # fmt: skip
 
 
 class Edition:

@@ -73,11 +73,17 @@ def test_heads(heads: int, kv_heads: int, head_dim: int) -> None:
     check([33, 129], heads, kv_heads, head_dim, torch.float16, 16, splits=1)
 
 
-def unlike(key: int, value: int, latent: bool, slots: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pools of one KV head full of NaN, of which values are a part of the keys, or narrower than they."""
+def unlike(place: Addresses, slots: int, key: int, value: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pools of one KV head, NaN where no sequence lies; values are a part of the keys, or narrower than they."""
+    latent = (value, key - value) in LATENTS
     k_pool = torch.full((slots, 1, key), float("nan"), dtype=dtype, device=DEVICE)
-    v_pool = torch.full((slots, 1, value), float("nan"), dtype=dtype, device=DEVICE)
-    return k_pool, k_pool[:, :, :value] if latent else v_pool
+    v_pool = k_pool[:, :, :value] if latent else torch.full_like(k_pool[:, :, :value], float("nan"))
+    for index in range(len(place.rows)):
+        own = reference.slots_of(place, index)
+        k_pool[own] = torch.randn(len(own), 1, key, device=DEVICE).to(dtype)
+        if not latent:
+            v_pool[own] = torch.randn(len(own), 1, value, device=DEVICE).to(dtype)
+    return k_pool, v_pool
 
 
 @pytest.mark.parametrize("splits", [1, 2])
@@ -91,14 +97,9 @@ def test_latents_and_keys_wider_than_values(
     key: int, value: int, heads: int, dtype: torch.dtype, block_size: int, splits: int
 ) -> None:
     torch.manual_seed(key + block_size)
-    lengths, latent = [0, 1, 150], (value, key - value) in LATENTS
+    lengths = [0, 1, 150]
     place, slots = random_addresses(lengths, block_size, DEVICE)
-    k_pool, v_pool = unlike(key, value, latent, slots, dtype)
-    for index in range(len(lengths)):
-        own = reference.slots_of(place, index)
-        k_pool[own] = torch.randn(len(own), 1, key, device=DEVICE).to(dtype)
-        if not latent:
-            v_pool[own] = torch.randn(len(own), 1, value, device=DEVICE).to(dtype)
+    k_pool, v_pool = unlike(place, slots, key, value, dtype)
     q = torch.randn(3, heads, key, device=DEVICE).to(dtype)
     out = torch.full((3, heads, value), float("nan"), dtype=dtype, device=DEVICE)
     want = reference.decode_attention(q, k_pool, v_pool, place, 0.1)

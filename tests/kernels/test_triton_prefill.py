@@ -16,7 +16,6 @@ from kvlab_kernels import reference, triton_prefill  # noqa: E402
 from kvlab_kernels.gpu_check import interpreter_problem  # noqa: E402
 from kvlab_kernels.reference import TOLERANCE, random_addresses, relative_error  # noqa: E402
 from kvlab_kernels.scores import PLAIN, Scores  # noqa: E402
-from kvlab_kernels.triton_widths import LATENTS  # noqa: E402
 
 from tests.kernels.test_triton_decode import unlike  # noqa: E402
 
@@ -81,14 +80,9 @@ def test_latents_and_keys_wider_than_values(
     key: int, value: int, heads: int, dtype: torch.dtype, block_size: int
 ) -> None:
     torch.manual_seed(key + block_size)
-    lengths, queries, latent = [5, 60, 77], [5, 40, 1], (value, key - value) in LATENTS
+    lengths, queries = [5, 60, 77], [5, 40, 1]
     place, slots = random_addresses(lengths, block_size, DEVICE)
-    k_pool, v_pool = unlike(key, value, latent, slots, dtype)
-    for index in range(len(lengths)):
-        own = reference.slots_of(place, index)
-        k_pool[own] = torch.randn(len(own), 1, key, device=DEVICE).to(dtype)
-        if not latent:
-            v_pool[own] = torch.randn(len(own), 1, value, device=DEVICE).to(dtype)
+    k_pool, v_pool = unlike(place, slots, key, value, dtype)
     starts = torch.tensor([0, *queries], device=DEVICE).cumsum(0).int()
     q = torch.randn(sum(queries), heads, key, device=DEVICE).to(dtype)
     out = torch.full((sum(queries), heads, value), float("nan"), dtype=dtype, device=DEVICE)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.files import write_text
 from harness.metrics.memory_map import KINDS
-from harness.report.columns import definitions
+from harness.report.columns import definitions, one_line
 from harness.report.comparison import records
 from harness.report.style import COLUMNS
 
@@ -116,7 +116,7 @@ def _phases() -> dict[str, tuple[str, str]]:
 
 def _headed(headers: Sequence[str], meanings: Mapping[str, str]) -> list[tuple[str, str]]:
     """(header in one line, what it is)."""
-    names = [header.replace("-\n", "").replace("\n", " ") for header in headers]
+    names = [one_line(header) for header in headers]
     return [(name, meanings.get(name, "")) for name in names]
 
 
