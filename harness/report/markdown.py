@@ -91,7 +91,7 @@ def caveats(sweep: Sweep) -> list[str]:
     if (sweep.done["scheduler"] == "static").any():
         found.append("Prompts of a static batch are not padded to the longest one, which favours the static systems.")
     done = sweep.done
-    if len(done) and "injected" in done and "workload" in done and fig_2_applies(done["workload"]):
+    if len(done) and "injected" in done and fig_2_applies(done):
         n = done["injected"].max()
         if n < 400:
             found.append(f"{n:.0f} requests are a sample: with 128, the share of KV memory in use varies between seeds "

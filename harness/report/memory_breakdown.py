@@ -31,7 +31,7 @@ def draw(sweep: Sweep) -> Figure | None:
     if done.empty:
         return None
     saturated = bool(done["saturated_kv_used_pct"].notna().any())
-    paper = saturated and "workload" in done and fig_2_applies(done["workload"])
+    paper = saturated and fig_2_applies(done)
     labels: list[str] = []
     bars: list[tuple[dict[str, float], bool]] = []
     means: dict[int, tuple[dict[str, Any], str]] = {}  # of which rows the bars are, and what their interval is of

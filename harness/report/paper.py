@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pandas as pd
+
 # Fig. 2: average share of the KV pool in percent, OPT-13B, ShareGPT lengths, 15.7K slots, mapped to our columns.
 # The paper's "external fragmentation & others" (buddy rounding, holes and free slots together) is one bucket.
 FIG_2: dict[str, dict[str, float]] = {
@@ -17,9 +19,12 @@ FIG_2: dict[str, dict[str, float]] = {
 SLOTS = 15_728  # of its pool
 
 
-def fig_2_applies(workloads: Iterable[object]) -> bool:
-    """Whether these runs may stand beside Fig. 2: it was measured with ShareGPT lengths, and none was changed."""
-    return all("sharegpt" in str(name).lower() and "[" not in str(name) for name in workloads)
+def fig_2_applies(rows: pd.DataFrame) -> bool:
+    """Whether these runs may stand beside Fig. 2: it was measured with ShareGPT lengths, of which none was changed, and
+    with a model whose layers all keep the same tokens."""
+    if "workload" not in rows or ("kv_state_pct" in rows and rows["kv_state_pct"].notna().any()):
+        return False
+    return all("sharegpt" in str(name).lower() and "[" not in str(name) for name in rows["workload"])
 
 
 def other_pool(capacities: Iterable[float]) -> str:

@@ -147,14 +147,14 @@ class Sweep:
     def over_time(self, job: str, columns: list[str], bins: int = 300) -> tuple[np.ndarray, np.ndarray]:
         """Columns of the step table over time: (edges in s ``[n + 1]``, time-weighted means ``[n, len(columns)]``).
 
-        Steps stay as they are while there are no more than `bins` of them.
+        A column that the table does not have is 0. Steps stay as they are while there are no more than `bins` of them.
         """
         wanted, parts = {"start_s", *SPENT_MS, "repeat", *columns}, []
         clock = Clockwork()
         path = self.folder / job / "steps.csv"
         for rows in pd.read_csv(path, usecols=wanted.__contains__, dtype=NARROW, chunksize=ROWS):
             clock.add(rows)
-            parts.append(rows[columns].to_numpy())
+            parts.append(rows.reindex(columns=columns, fill_value=0).to_numpy())
         spent, values = clock.spent(), np.concatenate(parts)
         edges = np.concatenate([[0.0], np.cumsum(spent)])
         if len(spent) <= bins:

@@ -123,7 +123,7 @@ def beside_fig_2(groups: pd.DataFrame) -> list[str]:
         return []
     rows = groups[groups["system"].isin(FIG_2) & groups["saturated_kv_used_pct"].notna()]
     rows = rows.sort_values("output_throughput", ascending=False).drop_duplicates("system").sort_index()  # most load
-    if rows.empty or "workload" not in rows or not fig_2_applies(rows["workload"]):
+    if rows.empty or not fig_2_applies(rows):
         return []
     parts = []
     for row in records(rows):

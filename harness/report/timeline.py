@@ -13,7 +13,8 @@ from harness.report.style import COLUMNS, frame, new_figure, wrap
 from harness.report.sweep import Sweep
 
 MOST = 32  # rows; beyond, the figure is taller than any screen
-HELD = ("finished_held", "reserved", "over_reserved", "rounding", "cached")
+IN_USE = ("used", "state")
+HELD = ("finished_held", "reserved", "over_reserved", "rounding", "cached", "out_of_window", "padding")
 HELD_COLOR = "#F2B66D"
 
 
@@ -26,13 +27,14 @@ def draw(sweep: Sweep) -> Figure | None:
     many = len(done) > 10
     fig = new_figure(12, (0.5 if many else 0.86) * len(done) + 2.2)
     axes = fig.subplots(len(done), 2, sharex=True, sharey="col", squeeze=False, width_ratios=(1, 1))
-    idle = False
+    idle = states = False
     for (left, right), row in zip(axes, records(done), strict=True):
         job = row["dirs"][0]
-        edges, values = sweep.over_time(job, ["num_seqs", "idle_lanes", "used", *HELD])
+        edges, values = sweep.over_time(job, ["num_seqs", "idle_lanes", *IN_USE, *HELD])
         idle = idle or bool(values[:, 1].any())
         _batch(left, edges, values[:, 0], values[:, 1], style[row["label"]].color)
-        _pool(right, edges, values[:, 2], values[:, 3:].sum(axis=1), sweep.capacity(job))
+        _pool(right, edges, values[:, 2:4].sum(axis=1), values[:, 4:].sum(axis=1), sweep.capacity(job))
+        states = states or bool(values[:, 3].any())
         left.set_ylabel(wrap(row["label"], 44 if many else 26), rotation=0, ha="right", va="center", labelpad=26)
         for ax in (left, right):
             ax.axvline(edges[-1], color="#222222", linewidth=0.9)
@@ -47,8 +49,9 @@ def draw(sweep: Sweep) -> Figure | None:
     axes[0, 1].set(ylim=(0, 100), yticks=[0, 50, 100])
     for ax in axes[-1]:
         ax.set_xlabel("time, s")
-    handles = [Patch(color=COLUMNS["used"][0], label="holds tokens in use"),
-               Patch(color=HELD_COLOR, label="taken, but holds no token in use"),
+    what, none = ("tokens or states", "neither") if states else ("tokens", "no token")
+    handles = [Patch(color=COLUMNS["used"][0], label=f"holds {what} in use"),
+               Patch(color=HELD_COLOR, label=f"taken, but holds {none} in use"),
                Patch(facecolor="white", edgecolor="#888888", label="free")]  # fmt: skip
     if idle:
         handles.append(Patch(color="#dddddd", label="lanes computed for finished requests"))

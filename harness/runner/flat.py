@@ -22,6 +22,7 @@ from harness.runner.attention import Calls, StepContext, Tracing, attend, mix, s
 from harness.runner.cache import PackedCache, forward_of
 from harness.runner.dense import through
 from harness.runner.fusion import fuse, overwrite
+from harness.runner.only_due import only_due
 
 aten = torch.ops.aten
 MARKS = {torch.ops.kvlab.attention.default: "attend", torch.ops.kvlab.mixer.default: "mix"}
@@ -64,6 +65,7 @@ def flatten(model: Any, calls: Calls) -> Step:
         traced = trace(ids, positions, due, None)
     _simplify(traced)
     fuse(traced.graph)
+    only_due(traced.graph)
     overwrite(traced.graph)
     return _written_out(traced)
 

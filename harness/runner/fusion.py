@@ -25,7 +25,7 @@ IN_PLACE: dict[Any, Callable[..., torch.Tensor]] = {
 }
 # Operations whose result has memory of its own, and those that look at their first argument's in another shape.
 MAKERS = {aten.linear.default, aten.addmm.default, aten.mm.default, aten.layer_norm.default, aten.embedding.default,
-          aten.gelu.default, torch.ops.kvlab.attention.default, torch.ops.kvlab.mixer.default,
+          aten.gelu.default, aten.index.Tensor, torch.ops.kvlab.attention.default, torch.ops.kvlab.mixer.default,
           *IN_PLACE, *IN_PLACE.values()}  # fmt: skip
 VIEWS = {aten.view.default, aten.transpose.int, aten.unsqueeze.default}
 
@@ -48,10 +48,10 @@ def fuse(graph: Graph) -> None:
     except ImportError:
         return
     for x, weight, epsilon, out in _matches(graph, _rms_norm):
-        if _size(weight) == _size(x)[-1:]:
+        if size_of(weight) == size_of(x)[-1:]:
             _replace(graph, out, numba_rows.rms_norm, (x, weight, epsilon))
     for x, cos, sin, half, _, out in _matches(graph, _rotate):
-        if _size(x)[-1] == 2 * half and _size(cos)[:2] == (1, 1) and _is_fresh(x, users=3):
+        if size_of(x)[-1] == 2 * half and size_of(cos)[:2] == (1, 1) and _is_fresh(x, users=3):
             _replace(graph, out, numba_rows.rotate, (x, cos, sin))
     graph.eliminate_dead_code()
     if any(node.target in (numba_rows.rms_norm, numba_rows.rotate) for node in graph.nodes):
@@ -64,7 +64,7 @@ def overwrite(graph: Graph) -> None:
         if node.target not in IN_PLACE or node.kwargs or not all(map(_is_float32, [node, *node.all_input_nodes])):
             continue
         for i, source in enumerate(node.args[:2]):
-            if isinstance(source, Node) and _size(source) == _size(node) and _is_fresh(source):
+            if isinstance(source, Node) and size_of(source) == size_of(node) and _is_fresh(source):
                 others = node.args[:i] + node.args[i + 1 :]
                 node.args, node.target = (source, *others), IN_PLACE[node.target]
                 break
@@ -104,5 +104,5 @@ def _value(node: Node) -> Any:
     return node.meta.get("val")
 
 
-def _size(node: Node) -> tuple[Any, ...]:
+def size_of(node: Node) -> tuple[Any, ...]:
     return tuple(_value(node).shape)

@@ -19,6 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tests.benchmarks.worker import Worker
+
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = "1b287f2"  # the first edition, as it was accepted
 # Workers run inside either edition, whose benchmarks have the same functions.
@@ -108,30 +110,10 @@ KINDS = {"served": (SERVED, ("w64", "opt_mini")),
          "simulated": (SIMULATED, ("loop_256", "decodes_256", "saturated", "vidur", "vidur_every_step"))}  # fmt: skip
 
 
-class Edition:
-    """One of the two, as a process that serves what it is told to."""
-
-    def __init__(self, tree: Path, worker: str) -> None:
-        paths = os.pathsep.join(map(str, (tree, tree / "kernels")))
-        environment = os.environ | {"PYTHONPATH": paths, "KVLAB_COMPILED": "0"}
-        self.process = subprocess.Popen([sys.executable, "-c", worker], cwd=tree, env=environment, text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
-        while self._line() != "ready":
-            pass
-
-    def serve(self, workload: str) -> list[Any]:
-        """Seconds by the wall and by the processor, tokens or steps, digest of what must be the same."""
-        assert self.process.stdin
-        self.process.stdin.write(f"{workload}\n")
-        self.process.stdin.flush()
-        return list(json.loads(self._line()))
-
-    def _line(self) -> str:
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"an edition ended with {self.process.wait()}")
-        return line.strip()
+def edition(tree: Path, worker: str) -> Worker:
+    """One of the two. It answers with seconds by the wall and by the processor, tokens or steps, and a digest."""
+    paths = os.pathsep.join(map(str, (tree, tree / "kernels")))
+    return Worker([sys.executable, "-c", worker], tree, {"PYTHONPATH": paths, "KVLAB_COMPILED": "0"})
 
 
 def main() -> None:
@@ -150,17 +132,17 @@ def main() -> None:
         packed = subprocess.run(["git", "archive", options.rev], cwd=ROOT, check=True, capture_output=True).stdout
         subprocess.run(["tar", "-x", "-C", tree], input=packed, check=True)
         (Path(folder) / "shared").symlink_to(ROOT.parent / "shared")
-        editions = {"before": Edition(tree, worker), "now": Edition(ROOT, worker)}
+        editions = {"before": edition(tree, worker), "now": edition(ROOT, worker)}
         found: dict[str, Any] = {name: {who: [] for who in editions} for name in workloads}
         for number in range(options.rounds):
             for name in workloads:
                 order = list(editions)[:: 1 if number % 2 else -1]
                 for who in order:
-                    found[name][who].append(editions[who].serve(name))
+                    found[name][who].append(editions[who].ask(name))
                 told = ", ".join(f"{who} {found[name][who][-1][0]:.4g}" for who in editions)
                 print(f"round {number + 1}, {name}: {told}", flush=True)
-        for edition in editions.values():
-            edition.process.terminate()
+        for each in editions.values():
+            each.stop()
     said = {name: summary(runs) for name, runs in found.items()}
     print(json.dumps(said, indent=1))
     if options.out:

@@ -35,7 +35,7 @@ def draw(sweep: Sweep) -> Figure | None:
     done = sweep.done[sweep.done["saturated_kv_used_pct"].notna()]
     if done.empty:
         return None
-    theirs = load("fig2")["values"] if fig_2_applies(done["workload"]) else {}
+    theirs = load("fig2")["values"] if fig_2_applies(done) else {}
     names = load("fig2")["buckets"]
     fig = new_figure(10, 5.2)
     ax = fig.subplots()
@@ -65,7 +65,7 @@ def draw(sweep: Sweep) -> Figure | None:
 def published(sweep: Sweep) -> Iterator[Pair]:
     """Each bucket of each bar, in % of the memory."""
     values, names = load("fig2")["values"], load("fig2")["buckets"]
-    for row in records(sweep.done) if fig_2_applies(sweep.done["workload"]) else ():
+    for row in records(sweep.done) if fig_2_applies(sweep.done) else ():
         for name, theirs, ours in zip(names, values.get(row["system"], ()), buckets(row), strict=False):
             yield Pair(name, "% of KV memory", row["system"], row["workload"], theirs, ours)
 

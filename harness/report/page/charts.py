@@ -103,7 +103,7 @@ def _interval(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
 
 def _books(sweep: Sweep, rows: list[dict[str, Any]]) -> Chart:
     saturated = bool(sweep.done["saturated_kv_used_pct"].notna().any())
-    paper = saturated and "workload" in sweep.done and fig_2_applies(sweep.done["workload"]) and not sweep.swept
+    paper = saturated and fig_2_applies(sweep.done) and not sweep.swept
     bars: list[tuple[str, dict[str, float]]] = []
     for row in rows:
         prefix = "saturated_kv" if row["saturated_kv_used_pct"] == row["saturated_kv_used_pct"] else "kv"
