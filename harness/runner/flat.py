@@ -100,7 +100,7 @@ def _is_no_op(node: Node) -> bool:
         return False
     if node.target is aten.dropout.default:
         return node.args[2] is False
-    if node.target not in (aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.mul.Tensor):
+    if node.target not in (aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.type_as.default, aten.mul.Tensor):
         return False
     by_one = node.target is not aten.mul.Tensor or node.args[1] == 1
     return bool(by_one and before.dtype == after.dtype and before.device == after.device)

@@ -1,4 +1,4 @@
-"""What can be said shorter in a traced model: two idioms of decoders become one kernel, dead inputs are overwritten.
+"""What can be said shorter in a traced model: idioms of decoders become one kernel each, dead inputs are overwritten.
 
 Between two matrix products there is little arithmetic and much memory: every operation fetches fresh pages and reads
 what the last one has just written. Idioms are stated as they are written in `transformers`; a model
@@ -35,6 +35,13 @@ def _rms_norm(x: Any, weight: Any, epsilon: Any) -> Any:
     return aten.mul.Tensor(weight, aten.mul.Tensor(x, aten.rsqrt.default(aten.add.Tensor(spread, epsilon))))
 
 
+def _rms_norm_around_one(x: Any, weight: Any, epsilon: Any) -> Any:
+    """As Gemma's models write it."""
+    spread = aten.mean.dim(aten.pow.Tensor_Scalar(x, 2), [-1], True)
+    scaled = aten.mul.Tensor(x, aten.rsqrt.default(aten.add.Tensor(spread, epsilon)))
+    return aten.mul.Tensor(scaled, aten.add.Tensor(weight, 1.0))
+
+
 def _rotate(x: Any, cos: Any, sin: Any, half: Any, end: Any) -> Any:
     first, second = aten.slice.Tensor(x, 3, 0, half), aten.slice.Tensor(x, 3, half, end)
     turned = aten.cat.default([aten.neg.default(second), first], -1)
@@ -50,6 +57,14 @@ def fuse(graph: Graph) -> None:
     for x, weight, epsilon, out in _matches(graph, _rms_norm):
         if size_of(weight) == size_of(x)[-1:]:
             _replace(graph, out, numba_rows.rms_norm, (x, weight, epsilon))
+    for x, weight, epsilon, out in _matches(graph, _rms_norm_around_one):
+        if size_of(weight) == size_of(x)[-1:]:
+            name = f"{weight.target}_and_one"
+            graph.owning_module.register_buffer(name, _value(weight) + 1)
+            with graph.inserting_before(out):
+                whole = graph.get_attr(name)
+            _replace(graph, out, numba_rows.rms_norm, (x, whole, epsilon))
+    MAKERS.add(numba_rows.rms_norm)
     for x, cos, sin, half, _, out in _matches(graph, _rotate):
         if size_of(x)[-1] == 2 * half and size_of(cos)[:2] == (1, 1) and _is_fresh(x, users=3):
             _replace(graph, out, numba_rows.rotate, (x, cos, sin))

@@ -36,6 +36,7 @@ MODELS = CONFIGS | {
     "gpt_neox": {"model_type": "gpt_neox", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
                  "num_attention_heads": 4},
     "minicpm3": families()["minicpm3"],
+    "gemma3": families()["gemma3"],
 }  # fmt: skip
 POOL = {"seed": 0, "max_model_len": 64, "kv_slots": 64, "kv_bytes": None, "gpu_memory_utilization": None}
 
@@ -110,6 +111,18 @@ def test_llama_is_fused_and_its_modules_are_gone() -> None:
     assert source.count("attend(") == 2
     assert "pow" not in source
     assert "dropout" not in flattened(built("opt")).source  # type: ignore[attr-defined]
+
+
+def test_gemma_is_fused_too() -> None:
+    source = flattened(built("gemma3")).source  # type: ignore[attr-defined]
+    assert "pow" not in source
+    assert "call_rotate(" in source
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_after_the_last_attention_only_tokens_with_logits_due_are_computed(name: str) -> None:
+    after = flattened(built(name)).source.split("attend(")[-1]  # type: ignore[attr-defined]
+    assert 0 < after.index("call_index_Tensor(") < after.index("call_linear")
 
 
 def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
