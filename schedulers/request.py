@@ -171,7 +171,7 @@ class Sequence(Holder):
         return request.prompt_len if request.hash_ids is not None else 0
 
 
-class Work(NamedTuple):
+class BatchStats(NamedTuple):
     """What a step computes, in whole numbers: all that step times and the step table are made of.
 
     Attributes:
@@ -196,11 +196,11 @@ class Work(NamedTuple):
     def lanes(self) -> int:
         return self.decodes + self.idle
 
-    def after(self, steps: int) -> Work:
+    def after(self, steps: int) -> BatchStats:
         """So many steps later, if every sequence goes on to decode: each has stored one more token in each step."""
         decodes = self.decodes + self.prompts
         context = self.context + self.prompt_context + steps * decodes
-        return Work(decodes, self.idle, context, 0, 0, 0, 0)
+        return BatchStats(decodes, self.idle, context, 0, 0, 0, 0)
 
 
 class Batch:
@@ -234,7 +234,7 @@ class Batch:
         self.moves: list[Move] = []
         self.delay_ns = self.saved = self.committed = self.preemptions = 0
         self.grouped = True
-        self._work: Work | None = None
+        self._stats: BatchStats | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -248,13 +248,13 @@ class Batch:
             self.committed -= at < self.committed
 
     @property
-    def work(self) -> Work:
+    def stats(self) -> BatchStats:
         """The sums over its lanes, taken once (after `Scheduler.close`)."""
-        if self._work is None:
-            self._work = self._sums()
-        return self._work
+        if self._stats is None:
+            self._stats = self._sums()
+        return self._stats
 
-    def _sums(self) -> Work:
+    def _sums(self) -> BatchStats:
         context, lanes = 0, len(self.seqs)
         for seq in self.seqs:
             context += seq.stored
@@ -269,5 +269,5 @@ class Batch:
                     pairs += count * (2 * stored - count) // 2
         if self.idle:
             context += sum([seq.stored for seq in self.idle])
-        return Work(lanes - prompts, len(self.idle), context - prompt_context, prompts, prompt_tokens, prompt_context,
-                    pairs)  # fmt: skip
+        return BatchStats(lanes - prompts, len(self.idle), context - prompt_context, prompts, prompt_tokens,
+                          prompt_context, pairs)  # fmt: skip

@@ -95,10 +95,10 @@ class Recorder:
             if seq.first_scheduled_ns < 0:
                 seq.first_scheduled_ns = start
                 self.sequences[seq.request.id] = seq
-        work = batch.work
+        stats = batch.stats
         self._rows.append((
-            start if runs is None else runs, len(batch.seqs), work.decodes, work.idle, work.prompt_tokens,
-            work.context + work.prompt_context, work.pairs, waiting, len(batch.admitted), batch.preemptions,
+            start if runs is None else runs, len(batch.seqs), stats.decodes, stats.idle, stats.prompt_tokens,
+            stats.context + stats.prompt_context, stats.pairs, waiting, len(batch.admitted), batch.preemptions,
             batch.blocked is not None, *books[:9], batch.saved,
             sum([move.length for move in batch.moves if move.kind == "copy"]) if batch.moves else 0,
             sum([move.length for move in batch.moves if move.kind != "copy"]) if batch.moves else 0,

@@ -150,8 +150,8 @@ class Jitter(FittedLatency):
 
 
 class Slower(FittedLatency):
-    def line(self, work: Any) -> tuple[float, float]:
-        self.asked.append(work)  # type: ignore[attr-defined]
+    def line(self, stats: Any) -> tuple[float, float]:
+        self.asked.append(stats)  # type: ignore[attr-defined]
         return 10.0 + len(self.asked), 0.0  # type: ignore[attr-defined]
 
     asked: ClassVar = list[Any]()

@@ -1,4 +1,4 @@
-"""What a latency model is: the work of a step in, nanoseconds out."""
+"""What a latency model is: the sums of a batch in, nanoseconds out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from schedulers.request import Batch, Work
+from schedulers.request import Batch, BatchStats
 
 FEW = 48  # steps; for fewer a loop is faster than arrays
 
@@ -34,14 +34,14 @@ class LatencyModel(ABC):
     """A model whose step time is a line in the context of its decodes.
 
     One step and many decode steps are the same expression of the same whole numbers (float64, rounded half to even). So
-    a model whose line says the same of the same work can have steps taken together:
+    a model whose line says the same of the same sums can have steps taken together:
 
         def further_ns(self, batch, steps):
             return self.along_line(batch, steps)
     """
 
     @abstractmethod
-    def line(self, work: Work) -> tuple[float, float]:
+    def line(self, stats: BatchStats) -> tuple[float, float]:
         """(ns without decode context, ns per token of decode context) of the step; must not look at the context."""
 
     def step_ns(self, batch: Batch) -> int:
@@ -50,15 +50,15 @@ class LatencyModel(ABC):
 
     def estimate(self, batch: Batch) -> int:
         """How long a step would take, in nanoseconds."""
-        work = batch.work
-        base, slope = self.line(work)
-        return round(base + slope * work.context)
+        stats = batch.stats
+        base, slope = self.line(stats)
+        return round(base + slope * stats.context)
 
     def along_line(self, batch: Batch, steps: int) -> list[int]:
         """``[steps]``: how long each further step takes if every sequence of `batch` goes on to decode."""
-        work = batch.work.after(1)
-        base, slope = self.line(work)
-        context, more = work.context, work.decodes
+        stats = batch.stats.after(1)
+        base, slope = self.line(stats)
+        context, more = stats.context, stats.decodes
         if not slope:
             return [round(base)] * steps
         if steps <= FEW:
