@@ -49,6 +49,7 @@ from allocators.books import (
 )
 from allocators.layout import SLOT, Kept, KVLayout
 from allocators.ledger import Ledger, Part, behind, in_sum
+from allocators.renamed import ALLOCATOR_HOOKS, refuse_renamed
 
 __all__ = [
     "NO_HIT", "NO_KEYS", "Allocator", "AllocatorError", "Ask", "Books", "Grid", "Growth", "Hit", "Holder", "KVLayout",
@@ -102,9 +103,9 @@ class Allocator(ABC):
         forks_share: whether `fork` of a sequence without a promise shares its slots, so that it takes none.
         host_capacity: slots of the host pool that `swap` moves sequences to; 0 = it can't.
         grain: units that are handed out together: a block, or 1.
-        step_tokens: most tokens of a sequence that are computed in one step.
+        max_step_tokens: most tokens of a sequence that are computed in one step.
         null_blocks: blocks that nobody ever gets.
-        cuts: whether pieces of a prompt must end where `piece` says.
+        aligned_chunks: whether pieces of a prompt must end where `chunk_tokens` says.
         total: what the books sum to, in the units of the layout.
     """
 
@@ -117,15 +118,16 @@ class Allocator(ABC):
     forks_share: bool = False
     host_capacity: int = 0
     null_blocks: int = 0
-    cuts: bool = False
+    aligned_chunks: bool = False
 
     def __init__(self, capacity: int, max_model_len: int, kept: Sequence[Kept] = (SLOT,),
                  grids: Sequence[Grid] | None = None) -> None:  # fmt: skip
+        refuse_renamed(type(self), ALLOCATOR_HOOKS)
         for key, value in (("capacity", capacity), ("max_model_len", max_model_len)):
             if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
                 raise ValueError(f"{key} must be a positive whole number of tokens, got {value!r}")
         self.capacity = self.total = capacity
-        self.max_model_len = self.step_tokens = max_model_len
+        self.max_model_len = self.max_step_tokens = max_model_len
         self.kept = tuple(kept)
         self.grain = self.block_size or 1
         self.grids = tuple(grids or [Grid(self.block_size, self.grain * max(each.token_units, 1)) for each in kept])
@@ -149,7 +151,7 @@ class Allocator(ABC):
     def footprint(self, tokens: int) -> int | None:
         """Slots that `tokens` tokens of one sequence take in an empty pool, or None if they never fit."""
 
-    def takes(self, tokens: int) -> str:
+    def describe_footprint(self, tokens: int) -> str:
         """What `tokens` tokens that never fit would take, in words: "a lane of 2048 slots"; "" where it is plain.
 
         For the message that says so. Override it where a sequence takes more slots than it has tokens.
@@ -222,14 +224,14 @@ class Allocator(ABC):
 
     # ---- what schedulers call --------------------------------------------------------------------------------------
 
-    def expect_steps(self, tokens: int) -> None:
+    def limit_step_tokens(self, tokens: int) -> None:
         """A scheduler says how many tokens of a sequence it computes in one step at most."""
-        self.step_tokens = min(tokens, self.max_model_len)
+        self.max_step_tokens = min(tokens, self.max_model_len)
 
-    def piece(self, holder: Holder, hit: Hit, count: int, most: int) -> int:
+    def chunk_tokens(self, holder: Holder, hit: Hit, count: int, most: int) -> int:
         """How many of the next `count` tokens of a prompt are to be computed in one step; 0 = it has to wait.
 
-        Asked where this placement `cuts`.
+        Asked where this placement `aligned_chunks`.
 
         Args:
             hit: what is to be reused, of a sequence that waits.
@@ -255,7 +257,7 @@ class Allocator(ABC):
         need = ask.need
         if len(seqs) != 1 or ask.count != 1 or seqs[0].row >= 0 or not 0 < need <= self.max_model_len:
             self._check(seqs, ask.count, need)
-        if self.lacks(ask):
+        if self.exceeds_free(ask):
             return None
         for i, holder in enumerate(seqs):
             holder.row = self._take_row()
@@ -276,7 +278,7 @@ class Allocator(ABC):
                 self._tell(holder, need)
         return ask.hit.tokens
 
-    def lacks(self, ask: Ask) -> bool:
+    def exceeds_free(self, ask: Ask) -> bool:
         """Whether `ask` is refused for the number of free slots alone, wherever they lie."""
         need = ask.need
         slots = self.footprint(ask.gate if ask.gate > need else need)
@@ -320,7 +322,7 @@ class Allocator(ABC):
         self._shift(before, split(holder))
         return holder.room
 
-    def give_back(self, holder: Holder) -> None:
+    def free_unread(self, holder: Holder) -> None:
         """Give back what no layer will read again of `holder`, as `grow` does before it asks for more."""
         if self._ledger is not None:
             holder.held -= self.trim(holder)
@@ -456,7 +458,7 @@ class Allocator(ABC):
         return self._ledger is None
 
     @property
-    def refusals_last(self) -> bool:
+    def refusals_persist(self) -> bool:
         """Whether who is refused room now is refused as long as the others do nothing but decode.
 
         Not where what they give back, or a prefix that they compute, might let it in.
@@ -581,8 +583,8 @@ class Allocator(ABC):
         return ask.count * (each - ask.hit.held) + ask.spare
 
     @property
-    def more_columns(self) -> tuple[str, ...]:
-        """Names of what `more_books` says; none where all layers keep all tokens."""
+    def extra_columns(self) -> tuple[str, ...]:
+        """Names of what `extra_books` says; none where all layers keep all tokens."""
         if not self._by_layer:
             return ()
         names = list(dict.fromkeys([kept.name.replace(" ", "_") for kept in self.kept]))
@@ -590,7 +592,7 @@ class Allocator(ABC):
         each = [f"{column}.{name}" for name in names for column in columns] if len(names) > 1 else []
         return (*LayoutBooks._fields[9:], *each)
 
-    def more_books(self) -> list[int]:
+    def extra_books(self) -> list[int]:
         """What the nine columns of `Books` do not say: the last three of `LayoutBooks`, then what each kind of groups
         holds, if there are several.
         """
@@ -621,7 +623,7 @@ class Allocator(ABC):
         return Books(used, finished, reserved, over, rounding, cached, *unheld_columns(unheld, cached, asked))
 
     def _held(self) -> list[int]:
-        """What is held and cached now: six columns of the books, then `more_columns`."""
+        """What is held and cached now: six columns of the books, then `extra_columns`."""
         if not self._by_layer:
             return list(self._books(None)[:6])
         groups = self.group_books()
@@ -634,7 +636,7 @@ class Allocator(ABC):
 
     def _grow_by_layer(self, holder: Holder, tokens: int) -> int:
         """`grow`, where layers keep different tokens: first gives back what no layer reads again, even if refused."""
-        self.give_back(holder)
+        self.free_unread(holder)
         if tokens > holder.room:
             added = 0
             if tokens > self._fits(holder):

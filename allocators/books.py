@@ -179,7 +179,7 @@ class Growth(NamedTuple):
     Attributes:
         rounds: how many were granted.
         shifts: (round, and what from it on is added to each of the first six columns of the books, then to each of
-            `Allocator.more_columns`), by round. Besides, each round turns one slot a sequence from `reserved` into
+            `Allocator.extra_columns`), by round. Besides, each round turns one slot a sequence from `reserved` into
             `used`.
     """
 

@@ -62,9 +62,9 @@ class Contiguous(Allocator):
             return self.lane_slots if tokens <= self.lane_slots <= self.capacity else None
         return tokens if tokens <= self.capacity else None
 
-    def takes(self, tokens: int) -> str:
+    def describe_footprint(self, tokens: int) -> str:
         if self.fit != "slab":
-            return super().takes(tokens)
+            return super().describe_footprint(tokens)
         return f"{'a' if tokens <= self.lane_slots else 'more than a'} lane of {self.lane_slots} slots"
 
     def place(self, holder: Holder, tokens: int) -> int | None:

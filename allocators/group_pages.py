@@ -83,7 +83,7 @@ class GroupPages(Allocator):
         found = self.contents.longest(holder, most)
         return Hit(found.tokens, self._units(self.contents.held(found)), found) if found.tokens else NO_HIT
 
-    def lacks(self, ask: Ask) -> bool:
+    def exceeds_free(self, ask: Ask) -> bool:
         need = self.footprint(ask.need)
         gate = self._units(self._most(ask.gate)) if ask.gate > ask.need else 0
         found, gone = ask.hit.found, 0
@@ -236,6 +236,6 @@ class GroupPages(Allocator):
         counts = []
         for kept, grid in zip(self.kept, self.grids, strict=True):
             size, count = grid.block_size, -(-tokens // grid.block_size)
-            most = -(-(kept.reach - 1 + self.step_tokens) // size) + 1
+            most = -(-(kept.reach - 1 + self.max_step_tokens) // size) + 1
             counts.append(min(count, most) if kept.reach else count)
         return counts

@@ -63,7 +63,7 @@ class Paged(Allocator):
         blocks = -(-tokens // self.block_size)
         return blocks * self.block_size if blocks <= self.pool.num_blocks else None
 
-    def takes(self, tokens: int) -> str:
+    def describe_footprint(self, tokens: int) -> str:
         return "" if tokens > self.capacity else pieces(tokens, self.block_size, "block")
 
     def lookup(self, holder: Holder, most: int) -> Hit:

@@ -89,7 +89,7 @@ class VllmHybrid(Allocator):
         self.chunks.sparse = retention_interval == 0
         self.needs = Needs(geometry, self.pool, self.chunks, max_model_len, enable_prefix_caching)
         self.keys = Keys(geometry, self.pool, self.chunks, retention_interval)
-        self.cuts = enable_prefix_caching and bool(self.chunks.states)
+        self.aligned_chunks = enable_prefix_caching and bool(self.chunks.states)
         self._no_hits: list[list[int]] = [[] for _ in kept]
         self._states = self.needs.states
         self._held_by: dict[int, Held] = {}  # by row
@@ -105,7 +105,7 @@ class VllmHybrid(Allocator):
 
     def fits(self, prompt: int, tokens: int, whole: bool, piece: int) -> bool:
         """With prefix caching too it must fit with nothing found of its prompt: nobody can promise what will be."""
-        room, start, alone, step = self.num_blocks - 1, 0, self.needs.alone, self.step_tokens
+        room, start, alone, step = self.num_blocks - 1, 0, self.needs.alone, self.max_step_tokens
         if sum([spec.blocks(tokens, step) for spec in self.specs]) <= room:
             return True
         if whole and sum(alone(prompt, 0, True, step)) > room:
@@ -128,7 +128,7 @@ class VllmHybrid(Allocator):
         held = sum([1 for table in found.tables for block in table if block and users[block]])
         return Hit(found.tokens, held * self.grain, found)
 
-    def piece(self, holder: Holder, hit: Hit, count: int, most: int) -> int:
+    def chunk_tokens(self, holder: Holder, hit: Hit, count: int, most: int) -> int:
         found = hit.found
         if holder.row >= 0:
             start, junction = holder.stored, self._held_by[holder.row].junction
@@ -143,7 +143,7 @@ class VllmHybrid(Allocator):
         self._asked = ask
         return super().admit(seqs, ask)
 
-    def lacks(self, ask: Ask) -> bool:
+    def exceeds_free(self, ask: Ask) -> bool:
         """Of a group. How many blocks one sequence needs depends on what was found, too: `place` sees to it."""
         if ask.count == 1:
             return False
@@ -269,7 +269,7 @@ class VllmHybrid(Allocator):
 
     def _need(self, held: Held, holder: Holder, tokens: int, hits: list[list[int]], gate: bool) -> int:
         """Blocks that must be free so that a sequence can go on from what it has stored to `tokens`."""
-        return self.needs.of(held, holder, tokens, holder.stored, hits, gate, self.step_tokens)
+        return self.needs.of(held, holder, tokens, holder.stored, hits, gate, self.max_step_tokens)
 
     def _adopt(self, holder: Holder, held: Held, hits: list[list[int]], hit: int) -> None:
         for group, found in enumerate(hits):
@@ -363,7 +363,7 @@ class VllmHybrid(Allocator):
 
     def facts(self) -> dict[str, float]:
         """What the engine would print of the pool when it starts, scheduling asynchronously as it does by default."""
-        geometry = replace(self.geometry, engine=self.geometry.engine._replace(in_flight=2 * self.step_tokens))
+        geometry = replace(self.geometry, engine=self.geometry.engine._replace(in_flight=2 * self.max_step_tokens))
         available = self.num_blocks * geometry.block_bytes
         return {
             "printed_kv_tokens": int(geometry.concurrency(available) * self.max_model_len),

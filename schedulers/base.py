@@ -15,10 +15,11 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from allocators.base import Allocator, Ask
+from allocators.renamed import refuse_renamed
 from schedulers.group import Branches, Group, Groups
 from schedulers.lengths import predictor
-from schedulers.orders import Line, Order, order_of
-from schedulers.quiet import Quiet, refuse_renamed
+from schedulers.orders import Order, QueueOrder, order_of
+from schedulers.quiet import SCHEDULER_HOOKS, Quiet
 from schedulers.request import Batch, Rejection, Request, Sequence
 from schedulers.reservation import Reservation, on_demand
 
@@ -66,45 +67,45 @@ class Scheduler(ABC):
         swapped: leaders whose groups wait on the host, the head comes back first.
         running: admitted, in admission order, those of a group side by side.
         groups: the groups in `running`, of requests that want several answers.
-        order: the order that `policy` means, and `line`, how the queue is kept in it.
+        order: the order that `policy` means, and `queue_order`, how the queue is kept in it.
         predict: who tells how long a step would take, see `estimate`; set by whoever runs the scheduler.
         prefix: tokens looked for and found in the pool at admission.
-        piece_tokens: tokens of a prompt that are computed in one step, while others are there.
+        max_chunk_tokens: tokens of a prompt that are computed in one step, while others are there.
         reserve_full_isl: whether all tokens of a sequence must fit at admission, though only a piece is computed.
-        ahead: whether it may be asked for the next step before the one under way is completed; then it passes over a
-            sequence that has nothing left to compute.
+        async_scheduling: whether it may be asked for the next step before the one under way is completed; then it
+            passes over a sequence that has nothing left to compute.
     """
 
     reserve_full_isl = True
-    several_answers = True  # whether it serves requests with n > 1
-    cuts_pieces = False  # whether its pieces of a prompt end where the allocator wants them to
-    ahead = False
+    supports_groups = True  # whether it serves requests with n > 1
+    aligns_chunks = False  # whether its pieces of a prompt end where the allocator wants them to
+    async_scheduling = False
 
     def __init__(self, allocator: Allocator, reservation: Reservation, *, max_model_len: int, max_num_seqs: int = 256,
                  max_num_batched_tokens: int = 2560, chunked_prefill: bool = False,
                  watermark: float = 0.01, policy: str | Order = "fcfs", length_predictor: str = "oracle",
                  seed: int = 0) -> None:  # fmt: skip
-        refuse_renamed(type(self))
+        refuse_renamed(type(self), SCHEDULER_HOOKS)
         for key, value in (("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", max_num_batched_tokens)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"scheduler.{key} must be a whole number of at least 1, got {value!r}")
         if not 0 <= watermark < 1:
             raise ValueError(f"scheduler.watermark must be at least 0 and below 1, got {watermark}")
         self.order = order_of(policy, allocator)
-        self.line = Line(self.order)
+        self.queue_order = QueueOrder(self.order)
         self.lengths = predictor(length_predictor, seed)
         self.allocator = allocator
         self.reservation = reservation
         self.max_model_len = max_model_len
         self.max_num_seqs = max_num_seqs
-        self.max_num_batched_tokens = self.piece_tokens = max_num_batched_tokens
+        self.max_num_batched_tokens = self.max_chunk_tokens = max_num_batched_tokens
         self.chunked_prefill = chunked_prefill
-        if allocator.cuts and not self.cuts_pieces:
+        if allocator.aligned_chunks and not self.aligns_chunks:
             raise ValueError(
                 f"{type(self).__name__} computes prompts in pieces of any length, but states are kept for reuse at the "
                 "ends of blocks only: use scheduler=vllm_v1, or allocator.enable_prefix_caching=false"
             )
-        allocator.expect_steps(max_num_batched_tokens)
+        allocator.limit_step_tokens(max_num_batched_tokens)
         unit = allocator.grain  # whole blocks, rounded down, as vLLM does
         spare = int(watermark * (allocator.capacity // unit)) * unit
         self.spare = spare if reservation is on_demand else 0
@@ -174,7 +175,7 @@ class Scheduler(ABC):
                     finished.append(seq)
         if tokens is not None:
             for seq, token in zip(produced, tokens, strict=True):
-                seq.say(token)
+                seq.append_token(token)
         if finished:
             for seq in finished:
                 self.lengths.observe(seq.request)
@@ -204,7 +205,7 @@ class Scheduler(ABC):
 
     def enqueue(self, seq: Sequence) -> None:
         """Let an arrived sequence wait: behind all others, or where the order puts it."""
-        self.line.enter(self.waiting, seq)
+        self.queue_order.enter(self.waiting, seq)
 
     def requeue(self, seq: Sequence) -> None:
         """Let a preempted sequence wait: before all others, or where the order puts it."""
@@ -227,10 +228,10 @@ class Scheduler(ABC):
         if promise:
             fits = self.allocator.footprint(stored) is not None
         else:
-            fits = self.allocator.fits(request.prompt_len, stored, self.reserve_full_isl, self.piece_tokens)
+            fits = self.allocator.fits(request.prompt_len, stored, self.reserve_full_isl, self.max_chunk_tokens)
         if not fits:
             promised = f", promised to a request of {total - 1}," if stored > total - 1 else ""
-            takes = self.allocator.takes(stored)
+            takes = self.allocator.describe_footprint(stored)
             return f"{stored} tokens{promised} never fit the KV pool of {self.allocator.capacity} slots" + (
                 f": they take {takes}" if takes else ""
             )
@@ -239,7 +240,7 @@ class Scheduler(ABC):
                 f"chunked prefill is off and {total - 1} tokens (prompt and what a preemption would recompute) exceed "
                 f"max_num_batched_tokens = {self.max_num_batched_tokens}"
             )
-        if request.n > 1 and not self.several_answers:
+        if request.n > 1 and not self.supports_groups:
             return f"n = {request.n}: {type(self).__name__} serves requests that want a single answer"
         limits = {"max_num_seqs": self.max_lanes, "max_num_batched_tokens": self.max_num_batched_tokens}
         return self.groups.unservable(request, stored, total - 1, limits) if request.n > 1 else None
@@ -258,14 +259,14 @@ class Scheduler(ABC):
         Returns:
             The tokens scheduled for it; 0 when it has to wait, with `batch.blocked` set if memory was the reason.
         """
-        if not self.line.sorted:
-            self.line.bring_forward(self.waiting, batch.now)
+        if not self.queue_order.sorted:
+            self.queue_order.bring_forward(self.waiting, batch.now)
         seq = self.waiting[0]
-        if (seq.group or self.groups.to_come) and self.groups.crowded(seq, self.running, self.max_lanes):
+        if (seq.group or self.groups.to_come) and self.groups.exceeds_lanes(seq, self.running, self.max_lanes):
             return 0
-        lacking = self.lacking(seq, budget)
-        if lacking:
-            asked = self.allocator.unheld + lacking
+        shortfall = self.shortfall(seq, budget)
+        if shortfall:
+            asked = self.allocator.unheld + shortfall
             batch.blocked = Ask(seq.num_tokens, spare=max(asked - seq.num_tokens, 0), final=seq.end_tokens - 1)
             return 0
         ask = self._ask(seq, budget, limit)
@@ -277,7 +278,7 @@ class Scheduler(ABC):
         if self.allocator.admit(admitted, ask) is None:
             batch.blocked = ask
             return 0
-        self.prefix.add(seq, seq.to_admit, hit)
+        self.prefix.add(seq, seq.tokens_to_admit, hit)
         if not seq.preemptions:
             seq.cached_tokens = hit
         self.waiting.popleft()
@@ -291,7 +292,7 @@ class Scheduler(ABC):
 
     def _ask(self, seq: Sequence, budget: int, limit: int = 0) -> Ask | None:
         """What is asked for a waiting sequence; None where a budget cuts what must be computed whole."""
-        total = seq.to_admit
+        total = seq.tokens_to_admit
         hit = self.allocator.lookup(seq, total - 1)  # one is computed at least: its logits are the answer
         count = total - hit.tokens
         if 0 < limit < count:
@@ -300,8 +301,8 @@ class Scheduler(ABC):
             if not self.chunked_prefill:
                 return None
             count = budget
-        if self.allocator.cuts:
-            count = self.allocator.piece(seq, hit, count, limit or self.max_num_batched_tokens)
+        if self.allocator.aligned_chunks:
+            count = self.allocator.chunk_tokens(seq, hit, count, limit or self.max_num_batched_tokens)
             if not count:
                 return None
         return Ask(
@@ -313,11 +314,11 @@ class Scheduler(ABC):
             hit=hit,
         )
 
-    def newcomers_matter(self) -> bool:
+    def arrivals_could_join(self) -> bool:
         """Whether one that arrives now could join the next batch, or be expected to be of another length than later."""
         if self.lengths.learns:
             return True
-        return len(self.running) < self.max_num_seqs and (self.line.overtakes or not self.waiting)
+        return len(self.running) < self.max_num_seqs and (self.queue_order.overtakes or not self.waiting)
 
     def refusal_ahead(self, limit: int = 0) -> Ask | None:
         """What the queue's head, another one since somebody was preempted, is sure to be refused in the next steps.
@@ -325,14 +326,14 @@ class Scheduler(ABC):
         As long as they only repeat this one: what is free does not grow meanwhile. None = it may be admitted.
         """
         seq, budget = self.waiting[0], self.max_num_batched_tokens - len(self.running)
-        if seq.group is not None or self.groups.to_come or budget <= 0 or not self.line.sorted:
+        if seq.group is not None or self.groups.to_come or budget <= 0 or not self.queue_order.sorted:
             return None
-        if type(self).lacking is not Scheduler.lacking:  # what the head lacks may be another count in each step
+        if type(self).shortfall is not Scheduler.shortfall:  # what the head lacks may be another count in each step
             return None
         ask = self._ask(seq, budget, limit)
-        return ask if ask is not None and self.allocator.lacks(ask) else None
+        return ask if ask is not None and self.allocator.exceeds_free(ask) else None
 
-    def lacking(self, seq: Sequence, budget: int) -> int:
+    def shortfall(self, seq: Sequence, budget: int) -> int:
         """Slots that the pool would lack some day if `seq` joined now, as far as this scheduler looks ahead.
 
         Asked of each head of the queue with the tokens left in the step; 0 = it may join if there is room for it now.
@@ -355,32 +356,32 @@ class Scheduler(ABC):
             for i in planned:
                 batch.seqs[i].stored -= batch.counts[i]
 
-    def find_room(self, seq: Sequence, tokens: int, batch: Batch) -> bool:
+    def grow_or_preempt(self, seq: Sequence, tokens: int, batch: Batch) -> bool:
         """Get a running sequence room for `tokens` in all, from others if need be; False if it lost its own instead.
 
         Skip the call while ``seq.room >= tokens``.
         """
         while tokens > seq.room and not self.allocator.grow(seq, tokens):
-            self.make_way(seq, batch)
+            self.preempt_for(seq, batch)
             if seq.row < 0:
                 return False
         return True
 
-    def make_way(self, seq: Sequence, batch: Batch) -> None:
+    def preempt_for(self, seq: Sequence, batch: Batch) -> None:
         """Give some slots back, since `seq` was refused room: the latest admitted is preempted, maybe `seq` itself."""
         self.preempt(self.running[-1], batch)
 
     def preempt(self, seq: Sequence, batch: Batch) -> None:
         """Take all memory of `seq`, and of its group, away; it waits and will be computed again, its outputs kept."""
         leader = seq.members[0]
-        for member in self.withdraw(seq, batch):
+        for member in self.remove_running(seq, batch):
             member.computed_before = max(member.computed_before, member.stored)
             self.allocator.free(member)
         if leader.group:
             leader.group.forked = False
         self.requeue(leader)
 
-    def withdraw(self, seq: Sequence, batch: Batch) -> list[Sequence]:
+    def remove_running(self, seq: Sequence, batch: Batch) -> list[Sequence]:
         """Stop running `seq` and its group, whatever of it is scheduled; those that ran."""
         seq.members[0].preemptions += 1
         batch.preemptions += 1

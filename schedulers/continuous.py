@@ -54,7 +54,7 @@ class Continuous(Scheduler):
 
     def preempt(self, seq: Sequence, batch: Batch) -> None:
         if self.preemption == "swap" and self._swap_out(seq):
-            self.withdraw(seq, batch)
+            self.remove_running(seq, batch)
             self.swapped.appendleft(seq.members[0])
         else:
             super().preempt(seq, batch)
@@ -76,17 +76,17 @@ class Continuous(Scheduler):
             return None
         refused = batch.blocked
         if (self.waiting or self.swapped) and len(self.running) < self.max_num_seqs:
-            if not self.allocator.refusals_last or (self.chunked_prefill and not self.reserve_full_isl):
+            if not self.allocator.refusals_persist or (self.chunked_prefill and not self.reserve_full_isl):
                 return None
             if batch.preempted:
                 refused = None if self.swapped else self.refusal_ahead()
             if refused is None and (batch.preempted or self.prefill_first or batch.num_tokens > len(batch.seqs)):
                 return None
-        return Quiet(None, self.newcomers_matter(), refused)
+        return Quiet(None, self.arrivals_could_join(), refused)
 
-    def newcomers_matter(self) -> bool:
+    def arrivals_could_join(self) -> bool:
         """While anybody is on the host, nobody is admitted."""
-        return self.lengths.learns if self.swapped else super().newcomers_matter()
+        return self.lengths.learns if self.swapped else super().arrivals_could_join()
 
     def _run(self, batch: Batch, budget: int) -> int:
         """Give every running sequence its next tokens, preempting from the end when the pool is full."""
@@ -96,11 +96,11 @@ class Continuous(Scheduler):
         for seq in list(self.running):
             if seq.row < 0:  # preempted, and so are all behind it
                 break
-            count = seq.due(budget)
+            count = seq.num_new_tokens(budget)
             if count <= 0:
                 continue
             tokens = seq.stored + count
-            if tokens > seq.room and not self.find_room(seq, tokens, batch):
+            if tokens > seq.room and not self.grow_or_preempt(seq, tokens, batch):
                 return budget
             seqs.append(seq)
             counts.append(count)
@@ -117,7 +117,7 @@ class Continuous(Scheduler):
         """The usual step of `_run`, in short: everybody has one token due. How many are in the batch."""
         for seq in [seq for seq in self.running if seq.stored >= seq.room]:
             if seq.row >= 0 and not self.allocator.grow(seq, seq.num_tokens):
-                self.find_room(seq, seq.num_tokens, batch)
+                self.grow_or_preempt(seq, seq.num_tokens, batch)
         batch.seqs += self.running
         batch.counts += [1] * len(batch.seqs)
         self.allocator.commit(batch.seqs, batch.counts)  # no old work is among it for `Scheduler.commit` to count
@@ -128,7 +128,7 @@ class Continuous(Scheduler):
         """Continue the prompts that were begun in pieces; their room beyond the first chunk is still to be had."""
         most = self.max_num_batched_tokens
         for seq in self.running:
-            rest = seq.due(most)
+            rest = seq.num_new_tokens(most)
             count = min(rest, budget)
             if rest > 1 and count and (seq.stored + count <= seq.room or self.allocator.grow(seq, seq.stored + count)):
                 batch.seqs.append(seq)
@@ -152,7 +152,7 @@ class Continuous(Scheduler):
             self.swapped.popleft()
             self.running += members
             for seq in members:
-                count = seq.due(budget)
+                count = seq.num_new_tokens(budget)
                 if count and (seq.stored + count <= seq.room or self.allocator.grow(seq, seq.stored + count)):
                     batch.seqs.append(seq)
                     batch.counts.append(count)

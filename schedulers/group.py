@@ -54,7 +54,7 @@ class Group:
     def size(self) -> int:
         return len(self.seqs)
 
-    def due(self, seq: Sequence, budget: int) -> int:
+    def num_new_tokens(self, seq: Sequence, budget: int) -> int:
         """Tokens of a member to be computed now, of at most `budget`; the last ones of all members in one step.
 
         The leader must be asked before the others.
@@ -113,7 +113,7 @@ class Group:
             seq.num_tokens = leader.stored + 1
             seq.score = branch.score
             if branch.token is not None:
-                seq.say(branch.token)
+                seq.append_token(branch.token)
         self.forked = True
 
     def fork_again(self, allocator: Allocator) -> None:
@@ -160,7 +160,7 @@ class Groups:
         self.siblings = sum(seq.group is not None for seq in running) - len(groups)
         self.to_come = sum(group.size - sum(seq.row >= 0 for seq in group.seqs) for group in unforked)
 
-    def crowded(self, seq: Sequence, running: Items[Sequence], most: int) -> bool:
+    def exceeds_lanes(self, seq: Sequence, running: Items[Sequence], most: int) -> bool:
         """Whether there are too few of `most` lanes for a sequence, its group and who will come of other groups."""
         return len(running) + self.to_come + len(seq.members) > most
 

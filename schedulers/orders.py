@@ -152,7 +152,7 @@ def order_of(policy: str | Order, allocator: Allocator) -> Order:
     )
 
 
-class Line:
+class QueueOrder:
     """How a queue is kept in an order.
 
     Attributes:

@@ -57,16 +57,17 @@ def _set_on(plugin: object, name: str, code: object) -> bool:
     return getattr(mine, "__func__", mine) is not getattr(type(plugin), name)
 
 
-RENAMED = {
-    "steady": "quiet(batch), which returns what bounds the steps that only repeat the batch, or None",
+SCHEDULER_HOOKS = {
+    "ahead": "async_scheduling",
     "arrivals_matter": "quiet(batch), whose answer has the field `arrivals`",
     "blocked_next": "quiet(batch), whose answer has the field `blocked`",
+    "cuts_pieces": "aligns_chunks",
+    "find_room": "grow_or_preempt(seq, tokens, batch)",
+    "lacking": "shortfall(seq, budget)",
+    "make_way": "preempt_for(seq, batch)",
+    "newcomers_matter": "arrivals_could_join()",
     "refused_next": "refusal_ahead(), whose answer is for the field `blocked` of that of quiet(batch)",
-}
-
-
-def refuse_renamed(cls: type) -> None:
-    """Raise TypeError if a scheduler's class defines a hook that is not asked any more; it names the one that is."""
-    for name, new in RENAMED.items():
-        if hasattr(cls, name):
-            raise TypeError(f"{cls.__module__}.{cls.__qualname__} defines {name}, which is asked no more; it is {new}")
+    "several_answers": "supports_groups",
+    "steady": "quiet(batch), which returns what bounds the steps that only repeat the batch, or None",
+    "withdraw": "remove_running(seq, batch)",
+}  # of earlier versions, and what stands in their place; see `allocators.renamed`

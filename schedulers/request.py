@@ -82,7 +82,7 @@ class Sequence(Holder):
         num_tokens: prompt and sampled tokens so far; a token is due when `stored` reaches it.
         end_tokens: `num_tokens` at which it is finished.
         expected: output tokens that the scheduler's predictor expected of it when it came.
-        outputs: sampled tokens so far, see `say` (left empty by a simulated runner).
+        outputs: sampled tokens so far, see `append_token` (left empty by a simulated runner).
         prompt: the prompt's token ids, set by a runner that needs them.
         computed_before: most tokens it had stored before a preemption; below it, work is done again.
         cached_tokens: tokens it was spared by a prefix hit when it was first admitted.
@@ -109,7 +109,7 @@ class Sequence(Holder):
     first_token_ns: int = -1
     last_token_ns: int = -1
 
-    def say(self, token: int) -> None:
+    def append_token(self, token: int) -> None:
         """`token` was sampled."""
         if isinstance(self.outputs, list):
             self.outputs.append(token)
@@ -126,14 +126,14 @@ class Sequence(Holder):
         return [self] if self.group is None else self.group.seqs
 
     @property
-    def to_admit(self) -> int:
+    def tokens_to_admit(self) -> int:
         """Tokens that it is admitted to compute: all, or of a group the prompt, which its leader computes."""
         return self.num_tokens if self.group is None else self.request.prompt_len
 
-    def due(self, budget: int) -> int:
+    def num_new_tokens(self, budget: int) -> int:
         """Tokens of it that may be computed now, of at most `budget`; its group has a say."""
         if self.group is not None:
-            return self.group.due(self, budget)
+            return self.group.num_new_tokens(self, budget)
         left = self.num_tokens - self.stored
         return left if left < budget else budget
 

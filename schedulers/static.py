@@ -74,7 +74,7 @@ class Static(Scheduler):
 
     def _step(self, batch: Batch) -> None:
         """Prompts while there are any that get room, else a token of every lane."""
-        if any(seq.due(self.max_num_batched_tokens) > 1 for seq in self.running):
+        if any(seq.num_new_tokens(self.max_num_batched_tokens) > 1 for seq in self.running):
             self._prefill(batch)
         if not batch.seqs:
             self._decode(batch)
@@ -111,13 +111,13 @@ class Static(Scheduler):
         """Prompts in admission order within the token budget (whole ones, unless they may be chunked)."""
         budget = self.max_num_batched_tokens
         for seq in list(self.running):
-            rest = seq.due(self.max_num_batched_tokens) if seq.row >= 0 else 0
+            rest = seq.num_new_tokens(self.max_num_batched_tokens) if seq.row >= 0 else 0
             count = min(rest, budget)
             if rest <= 1:
                 continue
             if not count or (count < rest and not self.chunked_prefill):
                 break
-            if self.find_room(seq, seq.stored + count, batch):
+            if self.grow_or_preempt(seq, seq.stored + count, batch):
                 batch.seqs.append(seq)
                 batch.counts.append(count)
                 budget -= count
@@ -126,13 +126,15 @@ class Static(Scheduler):
         """The next token of every live lane."""
         held = len(self.held)
         for seq in list(self.running):
-            if seq.row >= 0 and seq.due(self.max_num_batched_tokens) and self.find_room(seq, seq.stored + 1, batch):
+            if seq.row < 0 or not seq.num_new_tokens(self.max_num_batched_tokens):
+                continue
+            if self.grow_or_preempt(seq, seq.stored + 1, batch):
                 batch.seqs.append(seq)
                 batch.counts.append(1)
         if len(self.held) < held:  # the lane that stays leads the next batch, which the queue's head may join now
             self._form(batch)
 
-    def make_way(self, seq: Sequence, batch: Batch) -> None:
+    def preempt_for(self, seq: Sequence, batch: Batch) -> None:
         """The last lane is preempted; where only one lives, the batch is over and those that were held are freed."""
         if self.running[-1].members[0] is not self.running[0].members[0]:
             self.preempt(self.running[-1], batch)

@@ -32,10 +32,10 @@ class VllmV1(Scheduler):
             `allocator.freed_blocks=back`.)
     """
 
-    ahead = True
+    async_scheduling = True
 
-    several_answers = False
-    cuts_pieces = True
+    supports_groups = False
+    aligns_chunks = True
 
     def __init__(self, *args: Any, chunked_prefill: bool = True, watermark: float = 0.0,
                  long_prefill_token_threshold: int = 0, scheduler_reserve_full_isl: bool = True,
@@ -48,7 +48,7 @@ class VllmV1(Scheduler):
         if str(version) not in VERSIONS:
             raise ValueError(f"scheduler.version must be {' or '.join(VERSIONS)}, got {version!r}")
         self.long_prefill_token_threshold = long_prefill_token_threshold
-        self.piece_tokens = min(long_prefill_token_threshold or self.piece_tokens, self.piece_tokens)
+        self.max_chunk_tokens = min(long_prefill_token_threshold or self.max_chunk_tokens, self.max_chunk_tokens)
         self.reserve_full_isl = scheduler_reserve_full_isl
         self.version = str(version)
         if self.spare and self.allocator.block_size:
@@ -72,13 +72,13 @@ class VllmV1(Scheduler):
             return None
         refused = batch.blocked
         if self.waiting and len(self.running) < self.max_num_seqs:
-            if not self.allocator.refusals_last or not self.reserve_full_isl:
+            if not self.allocator.refusals_persist or not self.reserve_full_isl:
                 return None
             if batch.preempted:
                 refused = self.refusal_ahead(self._limit())
             if refused is None and (batch.preempted or batch.num_tokens > len(batch.seqs)):
                 return None
-        return Quiet(None, self.newcomers_matter(), refused)
+        return Quiet(None, self.arrivals_could_join(), refused)
 
     def end_of(self, request: Request) -> int:
         return min(super().end_of(request), self.max_model_len)
@@ -105,13 +105,13 @@ class VllmV1(Scheduler):
             count = seq.num_tokens - seq.stored
             if count > 1:
                 count = min(count, limit or count, budget, self.max_model_len - seq.stored - 1)
-                if count > 0 and self.allocator.cuts:
-                    count = self.allocator.piece(seq, NO_HIT, count, limit or self.max_num_batched_tokens)
+                if count > 0 and self.allocator.aligned_chunks:
+                    count = self.allocator.chunk_tokens(seq, NO_HIT, count, limit or self.max_num_batched_tokens)
             if count < 1 or seq.row < 0:  # it waits for its token, or was preempted; those behind it need not
                 continue
             tokens = seq.stored + count
             if tokens > seq.room:
-                found = self.find_room(seq, tokens, batch)
+                found = self.grow_or_preempt(seq, tokens, batch)
                 if batch.preempted:  # of those that had their turn already, the tokens are back
                     budget = self.max_num_batched_tokens - batch.num_tokens
                 if not found:
@@ -121,11 +121,11 @@ class VllmV1(Scheduler):
             budget -= count
         return budget
 
-    def make_way(self, seq: Sequence, batch: Batch) -> None:
+    def preempt_for(self, seq: Sequence, batch: Batch) -> None:
         if isinstance(self.order, Priority):
-            self.preempt(max(self.running, key=lambda seq: self.line.key(seq, batch.now)), batch)
+            self.preempt(max(self.running, key=lambda seq: self.queue_order.key(seq, batch.now)), batch)
         else:
-            super().make_way(seq, batch)
+            super().preempt_for(seq, batch)
 
     def _admit(self, batch: Batch, budget: int, limit: int) -> None:
         """The waiting pass: from the head on, until it does not fit. Blocks completed in this step can be hit."""

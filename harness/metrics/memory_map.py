@@ -60,7 +60,7 @@ class MappedRecorder(Recorder):
         self.allocator = allocator
         self.every_step = every_step
         self._moments: list[Moment | LayerMoment] = []
-        self._by_layer = bool(allocator.more_columns)  # so that runs are of units of the layout
+        self._by_layer = bool(allocator.extra_columns)  # so that runs are of units of the layout
         self._bytes = 0
         self._skip, self._gap_ns = 1, 0  # steps and time between two moments
         self._steps_left, self._next_ns = 0, 0

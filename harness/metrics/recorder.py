@@ -75,9 +75,9 @@ class Recorder:
 
     def watch(self, allocator: Allocator) -> None:
         """The books of the coming steps are those of `allocator`."""
-        if allocator.more_columns:
+        if allocator.extra_columns:
             self._layered = allocator
-            self.steps.add_columns(allocator.more_columns)
+            self.steps.add_columns(allocator.extra_columns)
 
     def arrived(self, request: Request, now: int, rejection: Rejection | None) -> None:
         """A request was handed to the scheduler at `now` (ns), late by `now - arrival`."""
@@ -104,7 +104,7 @@ class Recorder:
             sum([move.length for move in batch.moves if move.kind != "copy"]) if batch.moves else 0,
         ))  # fmt: skip
         if self._layered is not None:
-            self._more.append(self._layered.more_books())
+            self._more.append(self._layered.extra_books())
 
     def completed(self, batch: Batch, produced: Items[Sequence], finished: Items[Sequence], ready: int,
                   spent: tuple[int, int, int], further: Jump = NO_JUMP) -> None:  # fmt: skip
@@ -142,7 +142,7 @@ class Recorder:
     def idle(self, start: int, end: int, waiting: int, books: Books | LayoutBooks) -> None:
         """Nothing could run from `start` to `end` (ns)."""
         row = (start, 0, 0, 0, 0, 0, 0, waiting, 0, 0, 0, *books[:9], 0, 0, 0, 0, 0, 0, 0, 0, end - start)
-        self.steps.append((*row, *self._layered.more_books()) if self._layered is not None else row)
+        self.steps.append((*row, *self._layered.extra_books()) if self._layered is not None else row)
 
     def statuses(self) -> dict[int, tuple[str, str]]:
         """By request id, status and reason of those that were rejected."""

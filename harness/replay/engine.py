@@ -63,7 +63,7 @@ class Engine:
     """
 
     def __init__(self, scheduler: Scheduler, runner: Runner, recorder: Recorder, depth: int = 1) -> None:
-        if depth > 1 and not scheduler.ahead:
+        if depth > 1 and not scheduler.async_scheduling:
             raise HarnessError(f"simulation.async_scheduling: {type(scheduler).__name__} can't schedule one step ahead")
         self.scheduler, self.runner, self.recorder, self.depth = scheduler, runner, recorder, depth
         self.under_way: deque[Step] = deque()

@@ -26,7 +26,7 @@ class Lockstep:
         parts: of the step that was scheduled last, the batch of each engine.
     """
 
-    ahead = True
+    async_scheduling = True
 
     def __init__(self, engines: list[Scheduler]) -> None:
         self.engines, self.allocator, self.lengths = engines, Pools(engines), engines[0].lengths
@@ -101,7 +101,7 @@ class Lockstep:
 class Pools:
     """The pools of several engines: their books in sum."""
 
-    more_columns = ()
+    extra_columns = ()
 
     def __init__(self, engines: list[Scheduler]) -> None:
         self.engines = engines

@@ -279,7 +279,7 @@ def churn(allocator: Allocator | Checked, seed: int, calls: int, skip: Collectio
         promise = draw.choice([0, tokens, allocator.max_model_len])
         if number in skip:
             if action == 2:  # what no layer reads is given back even when more is refused
-                allocator.give_back(live[pick % len(live)])
+                allocator.free_unread(live[pick % len(live)])
             continue
         if action < 2:
             size = 1 + 3 * action
