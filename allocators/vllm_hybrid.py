@@ -196,7 +196,7 @@ class VllmHybrid(Allocator):
                 elif not states:
                     break
             if gone:
-                self.pool.leave(gone, holder.row)
+                self.pool.free(gone, holder.row)
                 given += len(gone)
             if states:
                 held.retired[group] = max(held.retired[group], end)
@@ -208,14 +208,14 @@ class VllmHybrid(Allocator):
         at, table = held.previous[group], held.tables[group]
         if not 0 <= at < running or not table[at]:
             return 0
-        self.pool.leave([table[at]], holder.row)
+        self.pool.free([table[at]], holder.row)
         table[at] = 0
         self.set_row(holder, at, [-1], group)
         return 1
 
     def release(self, holder: Holder) -> None:
         for table in self._held_by.pop(holder.row).tables:
-            self.pool.leave(reversed(table), holder.row)
+            self.pool.free(reversed(table), holder.row)
 
     def spans(self, holder: Holder) -> list[tuple[int, int]]:
         tables, size = self._held_by[holder.row].tables, self.grain
@@ -277,7 +277,7 @@ class VllmHybrid(Allocator):
             low = min(self.specs[group].behind(hit) // size, len(found))
             for block in found[low:]:
                 if block:
-                    self.pool.join(block, holder.row)
+                    self.pool.touch(block, holder.row)
             held.tables[group] = [0] * low + found[low:]
             self.set_row(holder, 0, [block or -1 for block in held.tables[group]], group)
             held.considered[group] = len(found)
@@ -303,7 +303,7 @@ class VllmHybrid(Allocator):
                 first = min(first, self._copy(holder, held, group))
             if count > len(table):
                 added += count - len(table)
-                table += self.pool.take(count - len(table), group, holder.row)
+                table += self.pool.allocate(count - len(table), group, holder.row)
             if first < len(table):
                 self.set_row(holder, first, [block or -1 for block in table[first:]], group)
         held.exported = (exported, tokens)
@@ -315,14 +315,14 @@ class VllmHybrid(Allocator):
         source = table[-1]
         held.pending[group] = 0
         if pending == 1:
-            (target,) = self.pool.take(1, group, holder.row)
+            (target,) = self.pool.allocate(1, group, holder.row)
             self.pool.users[source].remove(holder.row)
             self.pool.users[source].append(-1)
-            self.pool.join(target, -1)
+            self.pool.touch(target, -1)
             table[-1] = target
         else:
-            (target,) = self.pool.take(1, group, -1)
-            self.pool.join(source, -1)
+            (target,) = self.pool.allocate(1, group, -1)
+            self.pool.touch(source, -1)
             self.pool.hand_over(source, target)
         self._copied[group].append((source, target))
         self._moves = [
@@ -354,7 +354,7 @@ class VllmHybrid(Allocator):
         for group, pairs in enumerate(self._copied):
             for pair in pairs:
                 for block in pair:
-                    self.pool.leave([block], -1)
+                    self.pool.free([block], -1)
             self._copied[group] = []
         self.pool.young.clear()
         return super().take_moves()
