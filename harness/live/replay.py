@@ -121,7 +121,7 @@ class LiveReplay:
             if now - self._down_since > self.client.server.gone_s * 1e9:
                 self.gone = self._farewell()
         self._over += 1
-        self.source.over(1, now)
+        self.source.on_ended(1, now)
         if self.on_progress:
             self.on_progress(self._over, self.log.tokens)
 
