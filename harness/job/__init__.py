@@ -22,8 +22,8 @@ from harness.errors import HarnessError
 from harness.exports import export
 from harness.files import write_json, write_text, write_yaml
 from harness.job.build import build_scheduler, settle_lanes
-from harness.job.patience import patience
 from harness.job.served import recorder_of, row_of, write_tables
+from harness.job.watchdog import watchdog
 from harness.naming.labels import names
 from harness.naming.lookup import locate
 from harness.naming.names import workload_name
@@ -62,7 +62,7 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
         write_yaml(folder / "config.yaml", cfg)
         if mistakes:
             raise HarnessError("\n".join(mistakes))
-        with patience(cfg.get("patience_s")):  # plans of earlier versions have no such key
+        with watchdog(cfg.get("patience_s")):  # plans of earlier versions have no such key
             row |= locate(cfg.task, "task")(cfg, folder, asked, facts, progress)
         if interrupt := row.pop("interrupt", None):  # of a task that tells what there is all the same
             raise interrupt

@@ -16,7 +16,7 @@ from harness.runner.attention import CURRENT, Mask
 from harness.runner.families import families
 from harness.runner.probe import Stored, classify, probe
 from harness.runner.refusals import refuse_lengths
-from tests.runner.test_verdict import built
+from tests.runner.test_logits_check import built
 
 CPU = torch.device("cpu")
 
