@@ -49,7 +49,7 @@ class Checked(Allocator):
         before, empty = self._snapshot(), not self.seqs
         hit = self.allocator.admit(seqs, ask)
         if hit is None:
-            fits = self.allocator.footprint(max(ask.need, ask.gate)) is not None
+            fits = self.allocator.footprint(max(ask.need, ask.must_fit)) is not None
             alone = empty and len(seqs) == 1 and not ask.spare
             self._require(not (alone and fits), f"an empty pool refused {seqs[0].name}, which has a footprint in it")
             self._require(self._snapshot() == before, "a refused admit changed something")

@@ -85,11 +85,11 @@ class GroupPages(Allocator):
 
     def exceeds_free(self, ask: Ask) -> bool:
         need = self.footprint(ask.need)
-        gate = self._units(self._most(ask.gate)) if ask.gate > ask.need else 0
+        must_fit = self._units(self._most(ask.must_fit)) if ask.must_fit > ask.need else 0
         found, gone = ask.hit.found, 0
         if isinstance(found, Found):
             gone = self._units([table.count(-1) for table in found.tables]) + ask.hit.held
-        return need is None or self.free_slots - ask.spare < (max(need, gate) - gone) * ask.count
+        return need is None or self.free_slots - ask.spare < (max(need, must_fit) - gone) * ask.count
 
     def place(self, holder: Holder, tokens: int) -> int | None:
         row, mine = holder.row, list[list[int]]([[] for _ in self.kept])

@@ -84,7 +84,7 @@ class Split(Allocator):
 
     def exceeds_free(self, ask: Ask) -> bool:
         """Each group has a pool of its own, so their sum tells nothing but what never fits."""
-        need = self.footprint(ask.gate if ask.gate > ask.need else ask.need)
+        need = self.footprint(ask.must_fit if ask.must_fit > ask.need else ask.need)
         return need is None or self.free_slots - ask.spare < need * ask.count
 
     def place(self, holder: Holder, tokens: int) -> int | None:
@@ -143,7 +143,7 @@ class Split(Allocator):
             parts.append(Part(0, 0 if kept.state_units else part.held, part.held * unit, int(kept.state_units > 0)))
         return parts
 
-    def _tell(self, holder: Holder, tokens: int) -> None:
+    def _update_ledger(self, holder: Holder, tokens: int) -> None:
         """A ring is never full, and nothing is ever given back."""
         parts, room = self.occupied(holder), self.max_model_len
         for part, kept, grid in zip(parts, self.kept, self.grids, strict=True):
@@ -151,7 +151,7 @@ class Split(Allocator):
                 room = min(room, part.end)
         holder.room = max(room, tokens)
         if self._ledger is not None:
-            self._ledger.tell(holder, parts)
+            self._ledger.update(holder, parts)
 
     @property
     def free_slots(self) -> int:

@@ -159,7 +159,7 @@ class VllmHybrid(Allocator):
         hits = found.tables or self._no_hits
         room = self.pool.num_free - -(-ask.spare // self.grain)
         held = Held(len(self.specs), found.junction)
-        if ask.gate > 0 and self._need(held, holder, min(ask.gate, self.max_model_len), hits, True) > room:
+        if ask.must_fit > 0 and self._need(held, holder, min(ask.must_fit, self.max_model_len), hits, True) > room:
             return None
         if self._need(held, holder, tokens, hits, False) > room:
             return None
@@ -173,10 +173,10 @@ class VllmHybrid(Allocator):
         held = self._held_by[holder.row]
         holder.held -= self.trim(holder)
         if self._need(held, holder, tokens, self._no_hits, False) > self.pool.num_free:
-            self._tell(holder, holder.stored)
+            self._update_ledger(holder, holder.stored)
             return 0
         holder.held += self._grow_all(holder, held, tokens, holder.stored) * self.grain
-        self._tell(holder, tokens)
+        self._update_ledger(holder, tokens)
         return holder.room
 
     def trim(self, holder: Holder) -> int:
@@ -249,7 +249,7 @@ class VllmHybrid(Allocator):
         table = held.tables[group]
         return len(table) - (table.count(0) if self._states[group] else self._gone(held, group))
 
-    def _tell(self, holder: Holder, tokens: int) -> None:
+    def _update_ledger(self, holder: Holder, tokens: int) -> None:
         """Enter what it holds; it need not ask again before there is no room, or something to be given back."""
         held, parts, room = self._held_by[holder.row], self.occupied(holder), self.max_model_len
         for at, part in enumerate(parts):
@@ -263,13 +263,13 @@ class VllmHybrid(Allocator):
             room = tokens
         holder.room = room if room > tokens else tokens
         if self._ledger is not None:
-            self._ledger.tell(holder, parts)
+            self._ledger.update(holder, parts)
 
     # ---- what growing takes ------------------------------------------------------------------------------------------
 
-    def _need(self, held: Held, holder: Holder, tokens: int, hits: list[list[int]], gate: bool) -> int:
+    def _need(self, held: Held, holder: Holder, tokens: int, hits: list[list[int]], capped: bool) -> int:
         """Blocks that must be free so that a sequence can go on from what it has stored to `tokens`."""
-        return self.needs.of(held, holder, tokens, holder.stored, hits, gate, self.max_step_tokens)
+        return self.needs.of(held, holder, tokens, holder.stored, hits, capped, self.max_step_tokens)
 
     def _adopt(self, holder: Holder, held: Held, hits: list[list[int]], hit: int) -> None:
         for group, found in enumerate(hits):

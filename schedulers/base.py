@@ -108,7 +108,7 @@ class Scheduler(ABC):
         allocator.limit_step_tokens(max_num_batched_tokens)
         unit = allocator.grain  # whole blocks, rounded down, as vLLM does
         spare = int(watermark * (allocator.capacity // unit)) * unit
-        self.spare = spare if reservation is on_demand else 0
+        self.watermark_slots = spare if reservation is on_demand else 0
         self.waiting: deque[Sequence] = deque()
         self.swapped: deque[Sequence] = deque()
         self.running: list[Sequence] = []
@@ -308,8 +308,8 @@ class Scheduler(ABC):
         return Ask(
             tokens=hit.tokens + count,
             promise=self.reservation(seq.request, self.max_model_len),
-            gate=total if self.reserve_full_isl else 0,
-            spare=self.spare if self.running else 0,
+            must_fit=total if self.reserve_full_isl else 0,
+            spare=self.watermark_slots if self.running else 0,
             final=seq.end_tokens - 1,
             hit=hit,
         )

@@ -144,7 +144,7 @@ class Continuous(Scheduler):
             if len(members) > min(budget, self.max_lanes - len(self.running) - self.groups.to_come):
                 break
             unit = self.allocator.grain
-            spare = self.spare + len(members) * unit if self.running else 0  # each may want a block at once
+            spare = self.watermark_slots + len(members) * unit if self.running else 0  # each may want a block at once
             if not self.allocator.swap(members, to_host=False, spare=spare):
                 first = members[0]
                 batch.blocked = Ask(first.stored + 1, first.promise, spare=spare, final=first.final, count=len(members))

@@ -80,9 +80,9 @@ class Group:
         """
         prompt, answers = self.request.prompt_len, self.seqs[0].num_tokens - self.request.prompt_len
         if allocator.forks_share:
-            ask.gate = prompt + answers * self.size
+            ask.must_fit = prompt + answers * self.size
             return self.seqs[:1]
-        ask.tokens, ask.gate, ask.count = prompt + answers, prompt + answers, self.size
+        ask.tokens, ask.must_fit, ask.count = prompt + answers, prompt + answers, self.size
         return self.seqs
 
     def advance(self, allocator: Allocator, branches: Items[Branch] | None) -> bool:

@@ -51,10 +51,10 @@ class VllmV1(Scheduler):
         self.max_chunk_tokens = min(long_prefill_token_threshold or self.max_chunk_tokens, self.max_chunk_tokens)
         self.reserve_full_isl = scheduler_reserve_full_isl
         self.version = str(version)
-        if self.spare and self.allocator.block_size:
+        if self.watermark_slots and self.allocator.block_size:
             unit = self.allocator.grain
             blocks = self.allocator.capacity // unit + 1 - self.allocator.null_blocks
-            self.spare = int(watermark * blocks) * unit
+            self.watermark_slots = int(watermark * blocks) * unit
 
     def schedule(self, now: int) -> Batch:
         batch, limit = Batch(now=now), self._limit()
