@@ -56,7 +56,7 @@ class MaxUtilization(Continuous):
             running.sort(key=lambda seq: key(seq, now))
         while True:
             if waiting and not closed and not self.queue_order.sorted:
-                self.queue_order.bring_forward(waiting, now)
+                self.queue_order.move_first_to_front(waiting, now)
             if not closed and waiting and (at >= len(running) or key(waiting[0], now) < key(running[at], now)):
                 before = len(running)
                 count = 0 if waiting[0] in batch.preempted else self._start(batch, budget, at)
