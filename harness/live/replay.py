@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import aiohttp
 
-from harness.job import rare_collections
+from harness.job import infrequent_gc
 from harness.live.client import Client
 from harness.live.engine import Scraper
 from harness.live.log import ClientLog
@@ -72,7 +72,7 @@ class LiveReplay:
             helpers.append(asyncio.create_task(self.scraper.run(lambda: self.now)))
         begun = time.process_time()
         try:
-            with rare_collections():
+            with infrequent_gc():
                 await self._send_all()
         finally:
             self.cpu_s, self.wall_s = time.process_time() - begun, self.now / 1e9

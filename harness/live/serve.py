@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from harness.errors import HarnessError
 from harness.exports.benchmark import bench_result
 from harness.files import write_json, write_table
-from harness.job.served import judged
+from harness.job.served import slo_and_cost
 from harness.live.about import About, ask, refuse
 from harness.live.client import Client, Outcome
 from harness.live.engine import Scraper
@@ -91,7 +91,7 @@ def serve_live(cfg: DictConfig, folder: Path, workload: Workload, facts: dict[st
         why = f"; the first reason: {first.iloc[0]}" if len(first) else ""
         raise HarnessError(f"none of {len(table)} requests was served by {server.root}{why}")
     if row["finished"]:
-        row |= judged(cfg, row, table)
+        row |= slo_and_cost(cfg, row, table)
     row["warnings"] = workload.notes["notices"] + warnings_of(cfg, server, about, run, table, row)
     return row
 

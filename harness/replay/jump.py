@@ -35,7 +35,7 @@ def can_jump(scheduler: Scheduler, runner: Runner) -> bool:
     allocator: object = scheduler.allocator
     if isinstance(allocator, Checked):
         allocator = allocator.allocator
-    foretold = vouched(runner, "further_ns") and runner.foretells  # type: ignore[attr-defined]
+    foretold = vouched(runner, "further_ns") and runner.predicts_further  # type: ignore[attr-defined]
     return bool(foretold) and vouched(scheduler, "quiet") and vouched(allocator, "extend")
 
 

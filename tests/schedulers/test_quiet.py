@@ -190,8 +190,8 @@ def test_a_model_that_is_changed_is_asked_for_each_step(latency: Any) -> None:
 
 def test_exact_steps_are_exact_steps() -> None:
     model = FittedLatency(FITTED)
-    assert SimulatedModelRunner(model).foretells
-    assert not SimulatedModelRunner(model, exact_steps=True).foretells
+    assert SimulatedModelRunner(model).predicts_further
+    assert not SimulatedModelRunner(model, exact_steps=True).predicts_further
 
 
 # ---- allocators
