@@ -18,7 +18,7 @@ import transformers.utils
 import transformers.utils.import_utils
 from kvlab_kernels.addresses import Addresses
 from kvlab_kernels.dispatch import Backend
-from kvlab_kernels.scores import Scores
+from kvlab_kernels.variant import AttentionVariant
 
 if TYPE_CHECKING:
     from harness.runner.dense import Row
@@ -94,14 +94,14 @@ class Call(NamedTuple):
         layer: whose keys and values it attends to.
         stores: whether it is the first to attend to them in a step, and so stores them.
         scale: of the scores.
-        scores: what a query sees, and what is done to its scores.
+        variant: what a query sees, and what is done to its scores.
         latent: how the layer expands what it caches; None = it caches K and V.
     """
 
     layer: int
     stores: bool
     scale: float
-    scores: Scores
+    variant: AttentionVariant
     latent: Latent | None = None
 
     def width(self, value: torch.Tensor) -> int:
@@ -286,7 +286,7 @@ def mix(step: StepContext, hidden: torch.Tensor, mixer: int, width: int = 0) -> 
 def attend(step: StepContext, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: int,
            width: int = 0) -> torch.Tensor:  # fmt: skip
     """Store the new keys and values of one layer, and attend; of a latent, as `harness.runner.latent` says."""
-    layer, stores, scale, scores, latent = step.calls.all[call]
+    layer, stores, scale, variant, latent = step.calls.all[call]
     backend = step.backend
     k_pool, v_pool = step.pools[layer]
     slots, decode, prefill = (step.slots, step.decode, step.prefill) if step.places is None else step.places[layer]
@@ -301,11 +301,11 @@ def attend(step: StepContext, query: torch.Tensor, key: torch.Tensor, value: tor
     lanes = 0
     if decode is not None:
         lanes = len(decode.rows)
-        backend.decode_attention(q[:lanes], k_pool, v_pool, decode, scale, out[:lanes], step.max_decode, scores)
+        backend.decode_attention(q[:lanes], k_pool, v_pool, decode, scale, out[:lanes], step.max_decode, variant)
     if prefill is not None:
         backend.prefill_attention(
             q[lanes:], k_pool, v_pool, prefill, step.query_starts, scale, out[lanes:], step.max_query,
-            step.max_prefill, scores,
+            step.max_prefill, variant,
         )  # fmt: skip
     if latent is not None:
         out = (out.transpose(0, 1) @ latent.value_weight.transpose(1, 2)).transpose(0, 1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from kvlab_kernels.dispatch import backend_for
-from kvlab_kernels.scores import Scores
+from kvlab_kernels.variant import AttentionVariant
 
 from harness.errors import HarnessError
 from harness.runner import logits_check
@@ -70,7 +70,7 @@ def without(**changes: Any) -> Any:
     def lacking(model: Any) -> Any:
         found = probe_module.probe(model)
         for i, call in enumerate(found.calls.all):
-            found.calls.all[i] = call._replace(scores=call.scores._replace(**changes))
+            found.calls.all[i] = call._replace(variant=call.variant._replace(**changes))
         return found
 
     return lacking
@@ -102,7 +102,7 @@ def test_windows_are_put_back_after_a_check() -> None:
     model = built(families()["mistral"] | {"sliding_window": 50})
     compare_logits(model, backend_for("cpu", torch.float32, "torch"))
     assert model.config.sliding_window == 50
-    assert probe_module.probe(model).calls.all[0].scores == Scores(window=50)
+    assert probe_module.probe(model).calls.all[0].variant == AttentionVariant(window=50)
 
 
 def test_a_large_window_is_left_behind_in_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
