@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from kvlab_kernels.addresses import Addresses
-from kvlab_kernels.triton_widths import Widths, output_for, check_pools
+from kvlab_kernels.triton_widths import Widths, check_pools, output_for
 from kvlab_kernels.variant import PLAIN, AttentionVariant
 
 LOG2_E = 1.4426950408889634

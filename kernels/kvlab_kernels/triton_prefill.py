@@ -15,7 +15,7 @@ import triton.language as tl
 
 from kvlab_kernels.addresses import Addresses
 from kvlab_kernels.triton_decode import cap_scores, first_seen, scale_and_cap, tile_entries, tile_slots
-from kvlab_kernels.triton_widths import Widths, output_for, check_pools
+from kvlab_kernels.triton_widths import Widths, check_pools, output_for
 from kvlab_kernels.variant import PLAIN, AttentionVariant
 
 
