@@ -21,7 +21,7 @@ from harness.runner.flat import Step, as_it_is, flatten
 from harness.runner.group_pool import GroupPool
 from harness.runner.kv_pool import KVPool
 from harness.runner.memory import check_memory, free_bytes
-from harness.runner.model import build_model, read_config, turn_weights
+from harness.runner.model import build_model, column_major_weights, read_config
 from harness.runner.probe import Probed, probe
 from harness.runner.refusals import refuse_kernels, refuse_lengths
 from harness.runner.torch_runner import TorchModelRunner
@@ -138,7 +138,7 @@ def _load(key: str) -> Loaded:
     facts["check"] = auto_check(model, backend, cfg.device.get("check", "auto"))
     if device.type == "cpu":
         if dtype == torch.float32:
-            turn_weights(model)
+            column_major_weights(model)
         facts |= _flatten(loaded, cfg.device.get("flatten", "auto"))
         facts |= _choose_threads(loaded, cfg.device.threads)
     return loaded

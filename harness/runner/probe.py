@@ -20,12 +20,12 @@ from allocators.layout import Kind, KVLayout, LayerGroup, State
 from harness.errors import HarnessError
 from harness.layout.layers import Text
 from harness.layout.recurrent import mixer_of
-from harness.runner.attention import Call, Calls, Latent, Mask, MaskMisused, layer_of, standing
+from harness.runner.attention import Call, Calls, Latent, Mask, MaskUsed, handling, layer_of
 from harness.runner.cache import PackedCache, forward_of
 from harness.runner.dense import MOST, OWN, refuses
 from harness.runner.latent import absorb
 from harness.runner.model import positions_of
-from harness.runner.recurrent import MOST_STATES, Mixer, intercept, own_forward, try_out
+from harness.runner.recurrent import MOST_STATES, Mixer, intercept, own_forward, probe_mixer
 
 TOKENS = 6  # of the probe
 # Options of an attention function that change no number outside training, or that stand in the mask as well.
@@ -151,11 +151,11 @@ def _pass(model: Any, latents: dict[int, Latent]) -> _Probing:
     probing = _Probing(model, latents)
     forward = forward_of(model)
     try:
-        with torch.inference_mode(), standing(probing), probing.watched():
+        with torch.inference_mode(), handling(probing), probing.watched():
             forward(ids, positions, positions[-1:], _ProbeCache(probing, positions))
     except HarnessError:
         raise
-    except MaskMisused as error:
+    except MaskUsed as error:
         raise OwnAttentionError(str(probing.refused(OWN_ATTENTION))) from error
     except Exception as error:  # a model can meet anything
         told = str(error).strip().split("\n")[0]
@@ -299,7 +299,7 @@ class _Probing:
                 channels, options = self.entered[id(module)]
                 mixer = Mixer(module, layer, own_forward(module), options=options)
                 try:
-                    wrong = try_out(mixer, channels)
+                    wrong = probe_mixer(mixer, channels)
                 except Exception as error:
                     wrong = f"can't be called by itself ({type(error).__name__}: {str(error).strip()[:80]})"
                 if wrong:

@@ -18,7 +18,7 @@ from harness.runner.dummy import DummyAllocator, dummy_decode, dummy_prefill
 from harness.runner.families import families
 from harness.runner.flat import flatten
 from harness.runner.kv_pool import KVPool
-from harness.runner.model import build_model, read_config, turn_weights
+from harness.runner.model import build_model, column_major_weights, read_config
 from harness.runner.packing import Packed
 from harness.runner.probe import probe
 from harness.runner.torch_runner import TorchModelRunner
@@ -75,7 +75,7 @@ def steps() -> list[Packed]:
 def test_flat_and_plain_agree(name: str) -> None:
     model = built(name)
     plain = [runner_of(model).forward(step) for step in steps()]
-    turn_weights(model)
+    column_major_weights(model)
     flat = [runner_of(model, flattened(model)).forward(step) for step in steps()]
     for a, b in zip(plain, flat, strict=True):
         assert a.shape == b.shape
