@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.compare.runs import Group, read_groups
+from harness.console.screen import screen
 from harness.errors import HarnessError
 from harness.files import write_table
 from harness.metrics.spread import LEAST, difference, half_width
@@ -60,7 +61,7 @@ def compare(*words: str, console: Console | None = None) -> pd.DataFrame:
     if len(folders) < 2:
         raise HarnessError("compare takes two folders or more")
     first, *others = [read_groups(folder) for folder in folders]
-    console = console or Console(markup=False, emoji=False, width=None if Console().is_terminal else 110)
+    console = console or screen(110)
     pairs, alone = _alike(first, [group for groups in others for group in groups])
     if not pairs:
         raise HarnessError(f"nothing in {', '.join(folders[1:])} is called like anything in {folders[0]}: "

@@ -4,30 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import accumulate
-from typing import NamedTuple
 
 from allocators.checker import Checked
+from harness.metrics.jump import NO_JUMP, Jump
 from harness.runner.base import Runner
 from schedulers.base import Scheduler
 from schedulers.quiet import vouched
 from schedulers.request import Batch
-
-
-class Jump(NamedTuple):
-    """Steps that followed a step, with one more token of each of its sequences.
-
-    Attributes:
-        ns: how long each took.
-        shifts: how the books changed, see `Growth`.
-        asked: slots that the queue's head was refused in each of them; -1 = nobody was.
-    """
-
-    ns: list[int]
-    shifts: list[tuple[int, ...]]
-    asked: int
-
-
-NO_JUMP = Jump([], [], -1)
 
 
 def can_jump(scheduler: Scheduler, runner: Runner) -> bool:

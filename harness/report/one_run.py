@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.report.comparison import records
+from harness.files import records
 from harness.report.repeats import aggregate
 from harness.report.table import notes
 
