@@ -15,6 +15,7 @@ from scipy import stats
 
 LEAST = 3  # values below which a spread says nothing
 LEVEL = 0.95
+SAME, NOT_TOLD_APART = "the same", "not told apart"
 
 
 class Difference(NamedTuple):
@@ -36,10 +37,10 @@ class Difference(NamedTuple):
     def verdict(self) -> str:
         """What it comes to: `the same`, `not told apart`, `told apart`, or nothing where there is no interval."""
         if self.same:
-            return "the same"
+            return SAME
         if self.half is None:
             return ""
-        return "not told apart" if abs(self.value) <= self.half else "told apart"
+        return NOT_TOLD_APART if abs(self.value) <= self.half else "told apart"
 
 
 def half_width(values: Sequence[float]) -> float | None:
