@@ -10,9 +10,10 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 import harness.__main__  # noqa: F401  (its resolvers)
+from harness.config import settle
 from harness.installation import EXPERIMENTS
 from harness.lookup import locate
-from harness.schema import plugins, settle
+from harness.schema import plugins
 from harness.schema.keys import KEYS, SECTIONS
 from harness.schema.keys.plugins import HOME
 from harness.schema.kinds import Choice, Either, Many, Number, Spec, Switch, Table, Text, Whole
