@@ -36,9 +36,10 @@ PARTS = {
     "schedulers": "base content continuous group guaranteed_no_evict ideal lengths max_utilization past_future "
     "orders quiet rebuild request reservation static static_bucketed vllm_v1",
     "harness.replay": "clock engine jump replayer",
-    "harness.metrics": "gaps recorder",
+    "harness.metrics": "gaps jump recorder",
     "harness.runner": "base simulated",
-    "harness.runner.latency": "base roofline weights",
+    "harness.runner.latency": "base roofline",
+    "harness.layout": "weights",
 }
 MODULES = [f"{package}.{name}" for package, names in PARTS.items() for name in names.split()]
 FILES = [module.replace(".", "/") + ".py" for module in MODULES]

@@ -24,9 +24,9 @@ from harness.console.signals import exit_code, listen
 from harness.environment import environment
 from harness.errors import HarnessError, answer
 from harness.files import write_json, write_table
+from harness.folders.owner import Lock, holder, results_in
 from harness.installation import EXPERIMENTS
 from harness.job import run_job
-from harness.sweeps.folders import Lock, holder, results_in
 
 ROWS = ("vllm", "continuous_contiguous", "static_contiguous", "static_paged")
 FULL = ("model=llama_8b", "device=cuda", "gpu_memory_utilization=0.9", "workload.num_requests=2048",

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.config import asked_by, check, without_effect
 from harness.console.signals import interrupt_in
-from harness.devices import clock_name, is_elsewhere, open_device
+from harness.devices import clock_name, home_of, is_elsewhere, open_device
 from harness.environment import environment
 from harness.errors import HarnessError
 from harness.exports import export
@@ -24,8 +24,8 @@ from harness.files import write_json, write_text, write_yaml
 from harness.job.build import build_scheduler, resolve_lane_slots
 from harness.job.served import make_recorder, summary_row, write_tables
 from harness.job.watchdog import watchdog
+from harness.lookup import locate
 from harness.naming.labels import names
-from harness.naming.lookup import locate
 from harness.naming.names import workload_name
 from harness.replay.clock import CLOCKS
 from harness.replay.engine import Engine
@@ -114,9 +114,7 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
     settings: Any = OmegaConf.to_container(cfg.workload, resolve=True)
     workload = build_workload(settings, cfg.max_model_len, cfg.seed)
     if is_elsewhere(cfg):
-        from harness.live.serve import serve_live
-
-        return serve_live(cfg, folder, workload, facts, progress)
+        return home_of(cfg).serve_live(cfg, folder, workload, facts, progress)
     cfg = resolve_lane_slots(cfg, workload.requests)
     device = open_device(cfg, asked)
     scheduler = build_scheduler(cfg, device.capacity, asked, device.layout)

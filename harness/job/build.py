@@ -11,11 +11,11 @@ from allocators.base import Allocator
 from allocators.checker import Checked
 from allocators.layout import KVLayout
 from harness import compiled
-from harness.config import plugins
 from harness.devices import layout_for
 from harness.errors import HarnessError
-from harness.naming.lookup import locate, nearest
+from harness.lookup import locate, nearest
 from harness.runner.kv_buffers import kv_buffers
+from harness.schema import plugins
 from schedulers.base import Scheduler
 from schedulers.request import Request
 from schedulers.reservation import Reservation, on_demand

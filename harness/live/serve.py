@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
+from harness.config.server import Server
 from harness.errors import HarnessError
 from harness.exports.benchmark import bench_result
 from harness.files import write_json, write_table
@@ -24,7 +25,6 @@ from harness.live.engine import Scraper
 from harness.live.log import ClientLog
 from harness.live.prompts import Ids, Text, make_prompts
 from harness.live.replay import LiveReplay
-from harness.live.settings import Server
 from harness.live.summary import engine_side, warnings_of
 from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import client_side

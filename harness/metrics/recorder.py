@@ -13,8 +13,8 @@ import numpy as np
 
 from allocators.base import Allocator, Books, LayoutBooks
 from harness.metrics.gaps import Gaps
+from harness.metrics.jump import NO_JUMP, Jump
 from harness.metrics.steps import StepLog
-from harness.replay.jump import NO_JUMP, Jump
 from schedulers.request import Batch, Rejection, Request, Sequence
 
 

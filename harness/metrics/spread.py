@@ -15,6 +15,7 @@ from scipy import stats
 
 LEAST = 3  # fewer values give no interval
 LEVEL = 0.95
+SAME, NOT_TOLD_APART = "the same", "not told apart"
 
 
 class Difference(NamedTuple):
@@ -36,10 +37,10 @@ class Difference(NamedTuple):
     def verdict(self) -> str:
         """`the same`, `not told apart`, `told apart`, or nothing if there is no interval."""
         if self.same:
-            return "the same"
+            return SAME
         if self.half is None:
             return ""
-        return "not told apart" if abs(self.value) <= self.half else "told apart"
+        return NOT_TOLD_APART if abs(self.value) <= self.half else "told apart"
 
 
 def half_width(values: Sequence[float]) -> float | None:

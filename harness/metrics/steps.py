@@ -13,7 +13,7 @@ import numpy as np
 
 from allocators.base import Books, LayoutBooks
 from harness.files import named
-from harness.replay.jump import NO_JUMP, Jump
+from harness.metrics.jump import NO_JUMP, Jump
 
 INTEGERS = (
     "start", "num_seqs", "decode_seqs", "idle_lanes", "prefill_tokens", "context_tokens", "prefill_attention",

@@ -9,9 +9,10 @@ from itertools import accumulate
 
 from allocators.base import Ask
 from harness.errors import HarnessError
+from harness.metrics.jump import NO_JUMP, Jump
 from harness.metrics.recorder import Recorder
 from harness.replay.clock import Clock
-from harness.replay.jump import NO_JUMP, Jump, can_jump, jump
+from harness.replay.jump import can_jump, jump
 from harness.runner.base import Runner, StepResult
 from schedulers.base import Scheduler
 from schedulers.request import Batch, Rejection, Request, Sequence

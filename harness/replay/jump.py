@@ -4,30 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import accumulate
-from typing import NamedTuple
 
 from allocators.checker import Checked
+from harness.metrics.jump import NO_JUMP, Jump
 from harness.runner.base import Runner
 from schedulers.base import Scheduler
 from schedulers.quiet import vouched
 from schedulers.request import Batch
-
-
-class Jump(NamedTuple):
-    """Further decode steps of the same batch, taken together with the step before them.
-
-    Attributes:
-        ns: duration of each step.
-        shifts: changes of the books, see `Growth`.
-        asked: slots that the queue's head was refused in each of these steps; -1 = it was refused nothing.
-    """
-
-    ns: list[int]
-    shifts: list[tuple[int, ...]]
-    asked: int
-
-
-NO_JUMP = Jump([], [], -1)
 
 
 def can_jump(scheduler: Scheduler, runner: Runner) -> bool:

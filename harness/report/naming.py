@@ -11,10 +11,10 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import HarnessError
+from harness.folders.plan import read_plan
 from harness.naming.identity import digest, distinguishing_keys, identity, short, text
 from harness.naming.labels import class_name, label
 from harness.report.rows import parse_overrides
-from harness.sweeps.plan import read_plan
 
 WHO = ["system", "allocator", "reservation", "scheduler"]
 # They name the row, repeat it, or say where and how it is reported.

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.devices import must_run_here
 from harness.errors import HarnessError
-from harness.naming.lookup import nearest
+from harness.lookup import nearest
 
 COLUMNS = ("architecture", "model_type", "kernels", "verdict", "difference", "tolerance", "seconds", "reason")
 

@@ -10,10 +10,10 @@ from omegaconf import OmegaConf
 
 from harness.errors import HarnessError
 from harness.layout import layout_of
+from harness.layout.weights import weights_of
 from harness.published import curve
 from harness.runner.latency.hardware import Hardware, load_hardware, names
 from harness.runner.latency.roofline import Anchored, Roofline
-from harness.runner.latency.weights import weights_of
 from harness.runner.simulated_device import SimulatedDevice
 from schedulers.request import BatchStats
 from tests.latency.models import TINY

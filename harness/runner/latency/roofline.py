@@ -10,10 +10,10 @@ import numpy as np
 from allocators.layout import KVLayout
 from harness.errors import HarnessError
 from harness.layout import layout_of
+from harness.layout.weights import Weights, weights_of
 from harness.runner.latency.base import LatencyModel
 from harness.runner.latency.hardware import Hardware, load_hardware
 from harness.runner.latency.reads import reads_of, seen_of
-from harness.runner.latency.weights import Weights, weights_of
 from schedulers.request import Batch, BatchStats
 
 
