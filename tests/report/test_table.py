@@ -12,6 +12,7 @@ from rich.console import Console
 from harness.report import report_job
 from harness.report.columns import COLUMNS
 from harness.report.comparison import comparison, read_jobs
+from harness.report.paper import fig_2_applies
 from harness.report.repeats import aggregate
 from harness.report.table import print_table, table_cells, told_once
 
@@ -80,3 +81,11 @@ def test_brackets_in_a_path_and_a_name_are_printed(tmp_path: Path, capsys: pytes
     out = capsys.readouterr().out
     assert f"report: {folder / 'report.html'}" in out
     assert "my [x]" in out
+
+
+def test_fig_2_stands_beside_models_only_whose_layers_keep_the_same_tokens() -> None:
+    rows = pd.DataFrame({"workload": ["sharegpt", "sharegpt"]})
+    assert fig_2_applies(rows)
+    assert fig_2_applies(rows.assign(kv_state_pct=float("nan")))
+    assert not fig_2_applies(rows.assign(kv_state_pct=[float("nan"), 0.0]))
+    assert not fig_2_applies(rows.assign(workload=["sharegpt", "alpaca"]))
