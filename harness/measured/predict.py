@@ -15,7 +15,7 @@ from harness.measured.loop import CHUNKED, PROMPTS_FIRST, WHOLE, Loop, serve
 from harness.measured.models import model_config
 from harness.measured.settings import Row, Settings, precision_of, settings_of
 from harness.operators.compose import Rules, compose
-from harness.operators.costs import Costs, drafting, step_ns
+from harness.operators.costs import Costs, step_ns
 from harness.operators.folder import Tables
 from harness.operators.machines import Machine
 from harness.operators.model import Model, Parallel, Precision
@@ -91,17 +91,15 @@ class Predictor:
         """Of the row's configuration, with what the tables had to stand in for."""
         config = model_config(row.model, self.models)
         precision = precision_of(row, config, settings)
-        key = row.model, row.gpu, row.engine, row.parallel, precision, settings.experts, settings.fuses, self.rules
+        how = settings.experts, settings.fuses, settings.drafts
+        key = row.model, row.gpu, row.engine, row.parallel, precision, how, self.rules
         if key not in self._costs:
             tables = self.opened(row)
             tables.notes.clear()
-            costs = compose(Model.of(config), tables, row.parallel, precision, Machine(), self.rules, settings.experts,
-                            settings.fuses)  # fmt: skip
+            costs = compose(Model.of(config), tables, row.parallel, precision, Machine(), self.rules, *how)
             said = f"tables of {tables.engine} {tables.version}" + (f" for {row.version}" if row.version else "")
             self._costs[key] = costs, [said, f"precision {_said(precision)}", *tables.notes]
         costs, notes = self._costs[key]
-        if self.rules.drafts:
-            costs = drafting(costs, settings.drafts, Model.of(config).layers)
         return with_machine(costs, self.machine(row), self.rules, settings), notes
 
     def loop(self, row: Row, settings: Settings, machine: Machine) -> tuple[Loop, str]:

@@ -10,7 +10,7 @@ from harness.errors import HarnessError
 from harness.layout.shares import share_of_heads
 from harness.operators.attention import Surface, decode_surface, prompt_surface
 from harness.operators.collectives import all_reduce_ns, collective_ns, fused_reduce_ns
-from harness.operators.costs import LANES, TOKENS, Costs
+from harness.operators.costs import LANES, TOKENS, Costs, drafting
 from harness.operators.experts import expert_ns
 from harness.operators.folder import Tables
 from harness.operators.gemm import Gemms
@@ -47,6 +47,7 @@ class Rules:
         borrowed_kernels: experts take no less than by the engine's own kernel, where it was measured with other shapes.
         dynamic_scales: a kernel quantises the input of each NVFP4 product, but in TensorRT-LLM.
         fused_norms: the norm behind a small all-reduce is part of it, where the engine fuses them (`fused_reduce_ns`).
+        small_kernels: the choice of experts, the sum with shared ones and the gates of recurrent layers take time.
         drafts: tokens are drafted and verified, where the engine does.
         normed_heads: queries and keys are normed, of the models that do.
         launches: fp8_block products are without the launches that their table holds.
@@ -65,6 +66,7 @@ class Rules:
     fused_norms: bool = True
     normed_heads: bool = True
     overlapped_host: bool = True
+    small_kernels: bool = True
     drafts: bool = True
     launches: bool = True
 
@@ -83,12 +85,14 @@ class Rules:
 
 
 def compose(model: Model, tables: Tables, parallel: Parallel, precision: Precision, machine: Machine,
-            rules: Rules | None = None, expert_kernel: str = "", fuses: bool = False) -> Costs:  # fmt: skip
+            rules: Rules | None = None, expert_kernel: str = "", fuses: bool = False,
+            drafts: int = 0) -> Costs:  # fmt: skip
     """What each step costs on one of the devices; data-parallel groups run in lockstep with as many tokens each.
 
     Args:
         expert_kernel: see `expert_ns`.
         fuses: whether the engine fuses all-reduces and norms.
+        drafts: tokens that are drafted a step (see `drafting`).
 
     Raises:
         HarnessError: an operator that the model needs is in no table; the message names it.
@@ -99,7 +103,7 @@ def compose(model: Model, tables: Tables, parallel: Parallel, precision: Precisi
                   rules.launches)  # fmt: skip
     known = np.unique(np.r_[np.arange(0, 129), np.arange(136, 1025, 8), np.arange(1088, TOKENS + 1, 64)])
     build = _Build(model, tables, parallel, precision, rules, gemms, np.maximum(known, 1).astype(float), expert_kernel,
-                   rules.fused_norms and fuses)  # fmt: skip
+                   rules.fused_norms and fuses, drafts if rules.drafts else 0)  # fmt: skip
     every = np.arange(TOKENS + 1)
     decode, prompt, moves = (np.interp(every, known, one) for one in build.by_tokens())
     kernels = float(model.kernels(precision, parallel))
@@ -109,20 +113,22 @@ def compose(model: Model, tables: Tables, parallel: Parallel, precision: Precisi
         within = every <= sizes[-1]
         padded[within] = sizes[np.searchsorted(sizes, every[within])]
         decode = decode[padded]
-    return Costs(
+    costs = Costs(
         decode, prompt, moves, build.by_sequences(), build.lanes(), CONTEXTS, np.log(build.prompts()), np.log2(BATCH),
         np.log2(LENGTH), machine.prompt_work if rules.power_cap else 1.0, kernels,
         1e3 * machine.eager_kernel_us * kernels if rules.eager_prompts else 0.0,
         1e6 * machine.host_ms if rules.host else 0.0, 1, rules.history,
     )  # fmt: skip
+    return drafting(costs, build.drafts, model.layers)
 
 
 class _Build:
     """The parts of a step, each over all counts at once."""
 
     def __init__(self, model: Model, tables: Tables, parallel: Parallel, precision: Precision, rules: Rules,
-                 gemms: Gemms, tokens: np.ndarray, expert_kernel: str = "", fuses: bool = False) -> None:  # fmt: skip
-        self.expert_kernel, self.fuses = expert_kernel, fuses
+                 gemms: Gemms, tokens: np.ndarray, expert_kernel: str = "", fuses: bool = False,
+                 drafts: int = 0) -> None:  # fmt: skip
+        self.expert_kernel, self.fuses, self.drafts = expert_kernel, fuses, drafts
         self.model, self.tables, self.parallel, self.precision = model, tables, parallel, precision
         self.rules, self.gemms, self.tokens = rules, gemms, tokens
         text, share = model.text, parallel.tensor
@@ -141,7 +147,7 @@ class _Build:
         """Of a step without a prompt; products of one with a prompt, and what else it moves."""
         model, share = self.model, self.parallel.tensor
         decode = prompt = self.mlps()
-        moves = self.pointwise(self.hidden, self.hidden) + self.activations()  # the first is the embedding
+        moves = self.pointwise(self.hidden, self.hidden) + self.activations() + self.small()  # the first: the embedding
         for (kind, _), count in model.mixers.items():
             one, of_prompt = self.mixer(kind)
             decode, prompt = decode + count * one, prompt + count * of_prompt
@@ -160,6 +166,20 @@ class _Build:
         widths = [*model.dense.items(), *([(model.shared_inner, model.sparse)] if model.shared_inner else [])]
         return sum((count * self.pointwise(2 * inner // share, inner // share) for inner, count in widths),
                    np.zeros(len(self.tokens)))  # fmt: skip
+
+    def small(self) -> np.ndarray:
+        """In all layers: the choice of experts, the sum with shared ones; norm and gate behind a recurrence."""
+        model, text, total = self.model, self.model.text, np.zeros(len(self.tokens))
+        if not self.rules.small_kernels:
+            return total
+        if model.sparse:
+            total += model.sparse * self.pointwise(model.experts, 2 * text.num_experts_per_tok)
+            total += model.sparse * self.pointwise(2 * self.hidden, self.hidden) if model.shared_inner else 0.0
+        recurrent = sum(count for (kind, _), count in model.mixers.items() if kind == "state")
+        if recurrent:
+            value = text.linear_num_value_heads * text.linear_value_head_dim // self.parallel.tensor
+            total += recurrent * self.pointwise(2 * value, value)
+        return total
 
     def heads_moved(self, kind: str) -> np.ndarray:
         """Norms of queries and keys in one layer. MiniMax's go over all heads, so devices add up their squares."""
@@ -257,7 +277,7 @@ class _Build:
         for (kind, reach), layers in self.model.mixers.items():
             if kind == "state":
                 one = state_ns(self.tables, self.model.text, self.parallel.tensor, np.maximum(count, 1), "generation")
-                total += layers * one[:, None]
+                total += layers * (1 + self.drafts) * one[:, None]  # each token that is verified moves the state
                 continue
             total += layers * _over(self.surface(kind, reach, prompts=False), count, CONTEXTS)
         return total
