@@ -141,9 +141,9 @@ def lockstep_ns(costs: Costs, work: np.ndarray) -> float:
         lanes, count = int(decodes), int(chunks)
         most = max(most, lanes * costs.verified + int(tokens))
         prompts = prompts or count > 0
-        work = prompt_attention(costs, count, int(tokens), int(prompt_context), pairs) * costs.prompt_work
+        clocked = prompt_attention(costs, count, int(tokens), int(prompt_context), pairs) * costs.prompt_work
         rest = decode_attention(costs, lanes, context) + _by(costs.sequences, max(lanes + count, 1))
-        slowest = max(slowest, work + rest)
+        slowest = max(slowest, clocked + rest)
     if not prompts:
         return _by(costs.decode_tokens, most) + slowest + costs.host
     return _with_prompts(costs, most, 0.0, slowest) + costs.host
