@@ -3,9 +3,9 @@
 To add one: a module with `write(folder) -> list of notices`, and its name in `EXPORTS` of the schema.
 
 guidellm's report is read (`workload.path`) but not written. Its package (0.8.1, version 2 of the report) reads a whole
-report or none, and refuses any other version. Beside its requests a report must have what no run of ours has: a scenario
-(the target of a server, a data set, a profile), and eighteen distributions, some of rates and concurrency over time by the
-package's own weighing. It takes them empty, but then says nothing of the run.
+report or none, and refuses any other version. Beside its requests a report must have what no run of ours has: a
+scenario (the target of a server, a data set, a profile), and eighteen distributions, some of rates and concurrency over
+time by the package's own weighing. It takes them empty, but then says nothing of the run.
 """
 
 from __future__ import annotations

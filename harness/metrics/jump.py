@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 
 class Jump(NamedTuple):
-    """Steps that followed a step, with one more token of each of its sequences.
+    """Further decode steps of the same batch, taken together with the step before them.
 
     Attributes:
-        ns: how long each took.
-        shifts: how the books changed, see `Growth`.
-        asked: slots that the queue's head was refused in each of them; -1 = nobody was.
+        ns: duration of each step.
+        shifts: changes of the books, see `Growth`.
+        asked: slots that the queue's head was refused in each of these steps; -1 = it was refused nothing.
     """
 
     ns: list[int]

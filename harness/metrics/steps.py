@@ -169,7 +169,7 @@ class StepLog:
         self._written = 0
 
     def add_columns(self, names: Sequence[str]) -> None:
-        """Rows have these besides, before there are any: `Allocator.more_columns`."""
+        """Rows have these besides, before there are any: `Allocator.extra_columns`."""
         if names and not self.more:
             self.more = tuple(names)
             self._pack = Struct(f"={len(INTEGERS) + len(self.more)}q").pack

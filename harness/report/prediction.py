@@ -162,13 +162,13 @@ def _simulate(path: Path, job: dict[str, Any], build_scheduler: BuildScheduler, 
     """Output throughput of the job's requests under simulated steps; None when they can't be rebuilt."""
     from omegaconf import OmegaConf
 
-    from harness.job.build import settle_lanes
+    from harness.job.build import resolve_lane_slots
 
     config: Any = OmegaConf.load(path / "config.yaml")
     requests = _requests(path, int(config.max_model_len))
     if not requests:
         return None
-    config = settle_lanes(config, requests)
+    config = resolve_lane_slots(config, requests)
     closed = OmegaConf.select(config, "workload.arrival") == "closed_loop"
     concurrency = OmegaConf.select(config, "workload.concurrency") if closed else None
     scheduler = build_scheduler(config, int(job["capacity"]))
