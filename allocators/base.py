@@ -320,6 +320,16 @@ class Allocator(ABC):
         self._shift(before, split(holder))
         return holder.room
 
+    def grow_each(self, seqs: Sequence[Holder]) -> int:
+        """`grow` each, in order, by the next token, which it has no room for, until one is refused; how many were not.
+
+        For all that decode in a step. Override it where many can be given room at once.
+        """
+        for granted, holder in enumerate(seqs):
+            if not self.grow(holder, holder.stored + 1):
+                return granted
+        return len(seqs)
+
     def give_back(self, holder: Holder) -> None:
         """Give back what no layer will read again of `holder`, as `grow` does before it asks for more."""
         if self._ledger is not None:

@@ -115,8 +115,9 @@ class Continuous(Scheduler):
 
     def _decode(self, batch: Batch) -> int:
         """The usual step of `_run`, in short: everybody has one token due. How many are in the batch."""
-        for seq in [seq for seq in self.running if seq.stored >= seq.room]:
-            if seq.row >= 0 and not self.allocator.grow(seq, seq.num_tokens):
+        full = [seq for seq in self.running if seq.stored >= seq.room]
+        for seq in full[self.allocator.grow_each(full) :] if full else ():
+            if seq.row >= 0:
                 self.find_room(seq, seq.num_tokens, batch)
         batch.seqs += self.running
         batch.counts += [1] * len(batch.seqs)
