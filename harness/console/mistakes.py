@@ -13,9 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.console.arguments import with_quotes
+from harness.console.commands import COMMANDS
 from harness.console.signals import interrupt_in
 from harness.errors import HarnessError
-from harness.naming.lookup import nearest
+from harness.lookup import nearest
 
 
 @contextmanager
@@ -45,8 +46,6 @@ def explained(experiments: Path) -> Iterator[None]:
 
 def _no_override(word: str, experiments: Path) -> str:
     """What a word was meant to be: with `=` a value that needs quotes, else a choice of some group, or a command."""
-    from harness.__main__ import COMMANDS
-
     if typed := with_quotes(word):
         return f"{word!r} is no override: its value needs quotes: {typed}"
     files = sorted(experiments.glob("*/*.yaml"), key=lambda path: path.parent.name == "experiment")  # which win
@@ -92,7 +91,7 @@ def _composition(error: Exception, experiments: Path) -> str:
 
 def _keys(experiments: Path) -> list[str]:
     """Every dotted key of the schema, and every group."""
-    from harness.config.keys import KEYS, SECTIONS
+    from harness.schema.keys import KEYS, SECTIONS
 
     return sorted({*KEYS, *SECTIONS, *(path.name for path in experiments.iterdir() if path.is_dir())})
 

@@ -18,10 +18,10 @@ from harness.config import asked_by, settle, settled
 from harness.console import surroundings
 from harness.errors import HarnessError, answer
 from harness.files import named, write_json
+from harness.folders.owner import Lock, clear, own
+from harness.folders.plan import PLAN, Plan, over, read_plan
 from harness.installation import EXPERIMENTS
-from harness.sweeps.folders import Lock, clear, own
 from harness.sweeps.launchers import STOPPED
-from harness.sweeps.plan import PLAN, Plan, over, read_plan
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "plugins"))  # where Hydra finds the sweeper
 OmegaConf.register_new_resolver("either", lambda one, other: one or other, replace=True)
