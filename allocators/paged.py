@@ -63,7 +63,7 @@ class Paged(Allocator):
         blocks = -(-tokens // self.block_size)
         return blocks * self.block_size if blocks <= self.pool.num_blocks else None
 
-    def takes(self, tokens: int) -> str:
+    def describe_footprint(self, tokens: int) -> str:
         return "" if tokens > self.capacity else pieces(tokens, self.block_size, "block")
 
     def lookup(self, holder: Holder, most: int) -> Hit:
@@ -79,7 +79,7 @@ class Paged(Allocator):
         if hit:
             if count + pool.count_free(hit) > pool.num_free:
                 return None
-            pool.take(hit)
+            pool.touch(hit)
             self._forks.join(hit, holder)
         new = pool.allocate(count)
         if new is None:
@@ -113,7 +113,7 @@ class Paged(Allocator):
         if child.row >= 0:
             self.free(child)
         blocks = self._blocks[parent.row][: -(-parent.stored // self.block_size)]
-        self.pool.take(blocks)
+        self.pool.touch(blocks)
         self._forks.ever = True
         self._forks.join(blocks, child)
         if rest := parent.stored % self.block_size:
@@ -124,6 +124,16 @@ class Paged(Allocator):
 
     def swap(self, group: Sequence[Holder], to_host: bool, spare: int = 0) -> bool:
         return self._swap_out(group) if to_host else self._swap_in(group, spare)
+
+    def grow_each(self, seqs: Sequence[Holder]) -> int:
+        """In bulk: the blocks that growing one by one would take, in the same order."""
+        own = type(self).widen is not Paged.widen or type(self).grow is not Allocator.grow
+        if own or self._forks.blocks or max([seq.promise for seq in seqs], default=0):
+            return super().grow_each(seqs)
+        granted = min(len(seqs), self.pool.num_free)
+        if granted:
+            self._widen_each(seqs, range(granted))
+        return granted
 
     def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
         """In bulk: the blocks that growing round by round would take, in the same order."""
@@ -337,7 +347,7 @@ class Paged(Allocator):
         theirs = [(holder, self._host.forget(holder)) for holder in group]
         for holder, hosted in sorted(theirs, key=lambda pair: (-pair[0].stored, -len(pair[1]))):
             blocks = [here[block] for block in hosted]
-            self.pool.take([block for block in blocks if block in first])
+            self.pool.touch([block for block in blocks if block in first])
             self._forks.join(blocks, holder)
             last, held = blocks[-1], len(blocks) * size
             if last in first and holder.stored % size:

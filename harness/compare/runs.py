@@ -13,10 +13,10 @@ import pandas as pd
 
 from harness.errors import HarnessError
 from harness.exports.folder import config_of
+from harness.files import records
 from harness.naming.identity import flat, identity
-from harness.report.comparison import records
 from harness.report.sweep import Sweep
-from harness.sweeps.again import kind_of
+from harness.sweeps.resume import kind_of
 
 OF_THE_MOMENT = ("load_average", "setup_s", "dirty")  # of an environment, what says nothing of another run
 

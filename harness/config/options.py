@@ -9,7 +9,7 @@ from hydra.errors import OverrideParseException
 
 from harness.errors import HarnessError
 from harness.installation import EXPERIMENTS
-from harness.naming.lookup import nearest
+from harness.lookup import nearest
 
 OPTIONAL = ("experiment", "server", "system")  # groups of which none may be chosen, as is the default
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
@@ -13,9 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.console.arguments import with_quotes
+from harness.console.commands import COMMANDS
 from harness.console.signals import interrupt_in
 from harness.errors import HarnessError
-from harness.naming.lookup import nearest
+from harness.lookup import closest, nearest
 
 
 @contextmanager
@@ -45,13 +45,11 @@ def explained(experiments: Path) -> Iterator[None]:
 
 def _no_override(word: str, experiments: Path) -> str:
     """What a word was meant to be: with `=` a value that needs quotes, else a choice of some group, or a command."""
-    from harness.__main__ import COMMANDS
-
     if typed := with_quotes(word):
         return f"{word!r} is no override: its value needs quotes: {typed}"
     files = sorted(experiments.glob("*/*.yaml"), key=lambda path: path.parent.name == "experiment")  # which win
     choices = {path.stem: f"{path.parent.name}={path.stem}" for path in files}
-    close = get_close_matches(word, [*choices, *COMMANDS], 1, 0.7)
+    close = closest(word, [*choices, *COMMANDS], cutoff=0.7)
     if close:
         meant = choices.get(close[0], close[0])
         return f"{word!r} is no override; did you mean: python -m harness {meant}"
@@ -92,7 +90,7 @@ def _composition(error: Exception, experiments: Path) -> str:
 
 def _keys(experiments: Path) -> list[str]:
     """Every dotted key of the schema, and every group."""
-    from harness.config.keys import KEYS, SECTIONS
+    from harness.schema.keys import KEYS, SECTIONS
 
     return sorted({*KEYS, *SECTIONS, *(path.name for path in experiments.iterdir() if path.is_dir())})
 

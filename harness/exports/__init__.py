@@ -1,10 +1,11 @@
 """Files that other tools read, made from the tables of a run: at its end, or later by `python -m harness report DIR`.
 
-To add one: a module with `write(folder) -> list of notices`, and its name in `EXPORTS`, where the key finds it.
+To add one: a module with `write(folder) -> list of notices`, and its name in `EXPORTS` of the schema.
 
-guidellm's report is read (`workload.path`) but not written. Its package (0.8.1, schema 2) takes only whole reports:
-some thirty distributions of each outcome, and times of its own scheduler's queues and workers, which no run of ours
-has. They would have to be made up, and a new schema (1 became 2) refuses what was written for the old one.
+guidellm's report is read (`workload.path`) but not written. Its package (0.8.1, version 2 of the report) reads a whole
+report or none, and refuses any other version. Beside its requests a report must have what no run of ours has: a
+scenario (the target of a server, a data set, a profile), and eighteen distributions, some of rates and concurrency over
+time by the package's own weighing. It takes them empty, but then says nothing of the run.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
 
-EXPORTS = {"trace": "trace.json", "benchmark": "benchmark.json"}  # a module here → the file that it writes
-TABLES = ("csv", "parquet")  # the first is what reports read
+from harness.schema.keys.run import EXPORTS
 
 
 def export(folder: Path, exports: Collection[str], tables: Collection[str]) -> list[str]:
@@ -23,7 +23,7 @@ def export(folder: Path, exports: Collection[str], tables: Collection[str]) -> l
     Args:
         folder: with `config.yaml`, `requests.csv` and what else the run has written.
         exports: names in `EXPORTS`.
-        tables: formats of the tables, of `TABLES`.
+        tables: formats of the tables.
 
     Returns:
         What a reader of those files should know, a sentence each.

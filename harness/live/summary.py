@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from omegaconf import DictConfig
 
-from harness.live.about import About
+from harness.config.server import Server
+from harness.live.about import ServerInfo
 from harness.live.log import ClientLog
-from harness.live.settings import Server
 
 if TYPE_CHECKING:
     from harness.live.serve import LiveRun
@@ -37,7 +37,7 @@ def engine_side(metrics: pd.DataFrame | None) -> dict[str, float | None]:
     }
 
 
-def warnings_of(cfg: DictConfig, server: Server, about: About, run: LiveRun, table: pd.DataFrame,
+def warnings_of(cfg: DictConfig, server: Server, about: ServerInfo, run: LiveRun, table: pd.DataFrame,
                 row: dict[str, Any]) -> list[str]:  # fmt: skip
     """What makes the numbers mean less, or something else, than they seem to."""
     log, replay = run.log, run.replay

@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.errors import HarnessError
 from harness.layout.layers import Kinds, Text, layers_of
-from harness.runner.latency.weights import experts_of, inner_of, is_sparse, shared_inner_of, weights_of
+from harness.layout.weights import experts_of, inner_of, is_sparse, shared_inner_of, weights_of
 
 # Kernels of a layer of a prompt, without all-reduces and quantisers. Attention: norm, product, rotation and cache,
 # attention, output; latent: three norms, two products down and two up, rotation, joining, cache, attention, output;
