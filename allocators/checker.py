@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from allocators.base import Allocator, Ask, Books, Growth, Hit, Holder, LayoutBooks, Move
-from allocators.recount import COLUMNS, Faulty, Recount, told
+from allocators.recount import COLUMNS, Faulty, Recount, column_values
 from allocators.shadow import Device
 
 
@@ -82,6 +82,14 @@ class Checked(Allocator):
             self._require(self._snapshot() == before, "a refused grow changed something")
         self.check()
         return room
+
+    def grow_each(self, seqs: Sequence[Holder]) -> int:
+        granted = self.allocator.grow_each(seqs)
+        self._require(granted <= len(seqs), f"grow_each granted {granted} of {len(seqs)}")
+        short = next((seq for seq in seqs[:granted] if seq.stored >= seq.room), None)
+        self._require(short is None, f"grow_each left {short and short.name} without room for another token")
+        self.check()
+        return granted
 
     def free_unread(self, holder: Holder) -> None:
         free, held = self.allocator.free_slots, holder.held
@@ -171,7 +179,7 @@ class Checked(Allocator):
         with _as_contract():
             naive = self.count.books({seq: self.family[seq] for seq in self.seqs}, self.allocator.shares)
             naive = self.count.in_units(naive, self.seqs)
-        for column, slots, said in zip(COLUMNS, naive, told(books), strict=True):
+        for column, slots, said in zip(COLUMNS, naive, column_values(books), strict=True):
             self._require(said == slots, f"the books say {said} slots are {column}; counted one by one: {slots}")
         cached = self.count.units(sum(length for _, length in self.allocator.cached_spans()))
         self._require(books.cached == cached, f"the books say {books.cached} slots are cached; there are {cached}")

@@ -242,10 +242,12 @@ class Scheduler(ABC):
                 f"chunked prefill is off and {total - 1} tokens (prompt and what a preemption would recompute) exceed "
                 f"max_num_batched_tokens = {self.max_num_batched_tokens}"
             )
-        if request.n > 1 and not self.supports_groups:
+        if request.n == 1:
+            return None
+        if not self.supports_groups:
             return f"n = {request.n}: {type(self).__name__} serves requests that want a single answer"
         limits = {"max_num_seqs": self.max_lanes, "max_num_batched_tokens": self.max_num_batched_tokens}
-        return self.groups.unservable(request, stored, total - 1, limits) if request.n > 1 else None
+        return self.groups.unservable(request, stored, total - 1, limits)
 
     @property
     def max_lanes(self) -> int:

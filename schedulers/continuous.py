@@ -115,8 +115,9 @@ class Continuous(Scheduler):
 
     def _decode(self, batch: Batch) -> int:
         """`_run` for the usual case that all sequences have one token to compute; returns the batch's length."""
-        for seq in [seq for seq in self.running if seq.stored >= seq.room]:
-            if seq.row >= 0 and not self.allocator.grow(seq, seq.num_tokens):
+        full = [seq for seq in self.running if seq.stored >= seq.room]
+        for seq in full[self.allocator.grow_each(full) :] if full else ():
+            if seq.row >= 0:
                 self.grow_or_preempt(seq, seq.num_tokens, batch)
         batch.seqs += self.running
         batch.counts += [1] * len(batch.seqs)

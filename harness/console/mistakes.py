@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
@@ -16,7 +15,7 @@ from harness.console.arguments import with_quotes
 from harness.console.commands import COMMANDS
 from harness.console.signals import interrupt_in
 from harness.errors import HarnessError
-from harness.lookup import nearest
+from harness.lookup import closest, nearest
 
 
 @contextmanager
@@ -50,7 +49,7 @@ def _no_override(word: str, experiments: Path) -> str:
         return f"{word!r} is no override: its value needs quotes: {typed}"
     files = sorted(experiments.glob("*/*.yaml"), key=lambda path: path.parent.name == "experiment")  # which win
     choices = {path.stem: f"{path.parent.name}={path.stem}" for path in files}
-    close = get_close_matches(word, [*choices, *COMMANDS], 1, 0.7)
+    close = closest(word, [*choices, *COMMANDS], cutoff=0.7)
     if close:
         meant = choices.get(close[0], close[0])
         return f"{word!r} is no override; did you mean: python -m harness {meant}"
