@@ -60,7 +60,8 @@ def fuse(graph: Graph) -> None:
     for x, weight, epsilon, out in _matches(graph, _rms_norm_around_one):
         if size_of(weight) == size_of(x)[-1:]:
             name = f"{weight.target}_and_one"
-            graph.owning_module.register_buffer(name, _value(weight) + 1)
+            owner: Any = graph.owning_module
+            owner.register_buffer(name, _value(weight) + 1)
             with graph.inserting_before(out):
                 whole = graph.get_attr(name)
             _replace(graph, out, numba_rows.rms_norm, (x, whole, epsilon))
