@@ -11,21 +11,16 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from harness import compiled
 from harness.config import asked_by, settle, settled
 from harness.console import surroundings
 from harness.errors import HarnessError, answer
 from harness.files import named, write_json
-from harness.installation import EXPERIMENTS
 from harness.sweeps.folders import Lock, clear, own
 from harness.sweeps.launchers import STOPPED
 from harness.sweeps.plan import PLAN, Plan, over, read_plan
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "plugins"))  # where Hydra finds the sweeper
-OmegaConf.register_new_resolver("either", lambda one, other: one or other, replace=True)
-OmegaConf.register_new_resolver("repository", lambda: str(EXPERIMENTS.parent), replace=True)
 
 
 def run(cfg: DictConfig) -> None:

@@ -8,12 +8,13 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.job.build import build_scheduler
+from harness.naming.groups import options
 from harness.naming.labels import label
 from harness.tasks.claims import EXPERIMENTS, composed
 from schedulers.request import Request
 from tests.conformance.scheduler import serve
 
-NAMES = sorted(path.stem for path in (EXPERIMENTS / "scheduler").glob("*.yaml"))
+NAMES = options(EXPERIMENTS / "scheduler")
 
 
 @pytest.mark.parametrize("name", NAMES)
