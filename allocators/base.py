@@ -2,26 +2,25 @@
 
 To write an allocator, subclass `Allocator` and write five methods, each about one sequence at a time:
 
-    footprint(tokens)        slots that many tokens take in an empty pool, rounding included; None = never fits
-    place(holder, tokens)    find slots for a new sequence; slots it then holds, or None when there is no room
-    widen(holder, tokens)    make room for a sequence that outgrew its slots; more slots, or 0 when there is no room
-    release(holder)          give all slots of a sequence back
+    footprint(tokens)        slots that so many tokens take in an empty pool, rounding included; None = never fits
+    place(holder, tokens)    allocate slots for a new sequence; returns how many it holds, or None when refused
+    widen(holder, tokens)    allocate more slots for a running sequence; returns how many, or 0 when refused
+    release(holder)          free all slots of a sequence
     spans(holder)            the runs of slots a sequence holds, in token order (for the checker and for copies)
 
-and write where the sequence lies into its row of `tables` (`set_row`). Everything else, that is the ledger, groups that
-are admitted as a whole, refusals that change nothing, the books and the errors for a misuse, is done here.
-A call that answers "refused" has changed nothing.
+and write where the sequence lies into its row of `tables` (`set_row`). The base class does everything else: the ledger,
+admission of whole groups, the books, and the errors for misuse. A refused call has changed nothing.
 
-A placement that lets sequences share slots sets `shares` and says three things more: `lookup` (what of a sequence is
-there already; its `place` then finds `holder.stored` set to that), `shared` (which of its slots others hold too) and
-`cached_spans`. One whose forks share sets `forks_share` and writes `fork`; one that can put sequences into host memory
-writes `swap`.
+If sequences may share slots, the allocator sets `shares` and writes three more methods: `lookup` (how much of a
+sequence is in the pool already; when `place` is called, `holder.stored` is set to that), `shared` (how many of a
+sequence's slots other sequences hold too) and `cached_spans`. If forks share slots, it sets `forks_share` and writes
+`fork`. If it can move sequences to host memory, it writes `swap`.
 
-Layers may keep different tokens: all, those of a window or a chunk, or a state of fixed size (`Kept`). A placement that
-takes no `layout` keeps every token in every layer; its books say what no layer reads again. One that knows better takes
-`layout` (a `KVLayout`) and hands `layout.kept` on to `Allocator.__init__`. Then it counts in the units of the layout
-(bytes), has a table for each group of layers (`group_tables`, see `Grid`) and says two things more: `occupied` (what of
-a sequence lies where, by group) and `trim` (give back what no layer reads again, asked before it grows).
+Layers may keep different tokens: all tokens, those of a window or a chunk, or a state of fixed size (`Kept`). An
+allocator without a `layout` argument keeps every token in every layer; its books then show what no layer reads again.
+One with a `layout` argument (a `KVLayout`) passes `layout.kept` to `Allocator.__init__`. It then counts in the units of
+the layout (bytes), has a table for each group of layers (`group_tables`, see `Grid`) and writes two more methods:
+`occupied` (where a sequence lies, by group) and `trim` (free what no layer reads again; called before `widen`).
 """
 
 from __future__ import annotations
@@ -49,6 +48,7 @@ from allocators.books import (
 )
 from allocators.layout import SLOT, Kept, KVLayout
 from allocators.ledger import Ledger, Part, behind, in_sum
+from allocators.renamed import ALLOCATOR_HOOKS, refuse_renamed
 
 __all__ = [
     "NO_HIT", "NO_KEYS", "Allocator", "AllocatorError", "Ask", "Books", "Grid", "Growth", "Hit", "Holder", "KVLayout",
@@ -57,13 +57,13 @@ __all__ = [
 
 
 class Grid(NamedTuple):
-    """Where the entries of a group's table point to, in units.
+    """How entries of a group's table translate into positions in the pool, in units.
 
     Attributes:
-        block_size: tokens in a block; 0 = an entry is where an extent starts, in tokens.
+        block_size: tokens in a block; 0 = an entry is the start of an extent, in tokens.
         stride: units from one block to the next.
-        origin: where block 0, or token 0, lies.
-        ring: tokens after which an extent begins again; 0 = never.
+        origin: position of block 0, or of token 0.
+        ring: tokens after which an extent wraps around; 0 = never.
     """
 
     block_size: int
@@ -73,7 +73,7 @@ class Grid(NamedTuple):
 
 
 def _width(grid: Grid, kept: Kept, capacity: int, max_model_len: int) -> int:
-    """Columns of a group's table: as long as a sequence may get, or as a pool can hold that gives nothing back."""
+    """Columns of a group's table: enough for the longest sequence that the pool can hold."""
     longest = max_model_len if kept.reach else min(max_model_len, capacity)
     return -(-longest // grid.block_size) if grid.block_size else 1
 
@@ -82,30 +82,30 @@ class Allocator(ABC):
     """The base of every allocator: the ledger, the rows and the books; subclasses place slots.
 
     Args:
-        capacity: slots in the pool (units, where layers keep different tokens), > 0.
+        capacity: slots in the pool (units, if layers keep different tokens), > 0.
         max_model_len: longest sequence that may be stored, in tokens, > 0.
-        kept: what each group of layers keeps; by default one group that keeps all, in slots.
-        grids: where the entries of each group's table point to; by default blocks, or extents, of `block_size` tokens.
+        kept: what each group of layers keeps; by default one group that keeps all tokens, in slots.
+        grids: how each group's table is to be read; by default blocks, or extents, of `block_size` tokens.
 
     Attributes:
-        block_size: slots in a block, or 0 where a sequence is one extent (its row holds the start slot).
+        block_size: slots in a block, or 0 if a sequence is one extent (its row holds the start slot).
         tables: ``[rows, width]`` int32, one row per admitted sequence; rows are reused, the array may be replaced by a
             larger one.
-        group_tables: such a table for each group; `tables` is the first. A sequence has the same row in all.
-        group_layers: where layers keep different tokens, the model's layers of each group, in the order in which their
-            pages lie in its blocks; () = not told, so that it is good for simulation only.
-        grows: False where a placement cannot widen a sequence (then `on_demand` makes no sense with it).
-        reserves: False where it keeps no promise (then only `on_demand` makes sense).
-        shares: whether sequences may come to hold the same slots because `lookup` found them; by default, whether there
-            is a `lookup`.
+        group_tables: one such table for each group; `tables` is the first. A sequence has the same row in all tables.
+        group_layers: if layers keep different tokens, the numbers of the model's layers of each group, in the order of
+            their pages in a block; () = unknown, then the allocator is good for simulation only.
+        grows: False if a sequence can't be widened (then reservation `on_demand` is refused).
+        reserves: False if the allocator ignores promises (then only reservation `on_demand` is allowed).
+        shares: whether sequences may hold the same slots because `lookup` found them; by default, whether the class
+            overrides `lookup`.
         can_fork: whether `fork` may be called.
-        forks_share: whether `fork` of a sequence without a promise shares its slots, so that it takes none.
-        host_capacity: slots of the host pool that `swap` moves sequences to; 0 = it can't.
-        grain: units that are handed out together: a block, or 1.
-        step_tokens: most tokens of a sequence that are computed in one step.
-        null_blocks: blocks that nobody ever gets.
-        cuts: whether pieces of a prompt must end where `piece` says.
-        total: what the books sum to, in the units of the layout.
+        forks_share: whether a fork of a sequence without a promise shares its slots, so that it needs no free ones.
+        host_capacity: slots of the host pool for `swap`; 0 = swapping is not supported.
+        grain: units that are allocated together: a block, or 1.
+        max_step_tokens: most tokens of one sequence that a step computes.
+        null_blocks: blocks that are never allocated.
+        aligned_chunks: whether chunks of a prompt must end where `chunk_tokens` says.
+        total: the sum of all columns of the books, in the units of the layout.
     """
 
     block_size: int = 0
@@ -117,15 +117,16 @@ class Allocator(ABC):
     forks_share: bool = False
     host_capacity: int = 0
     null_blocks: int = 0
-    cuts: bool = False
+    aligned_chunks: bool = False
 
     def __init__(self, capacity: int, max_model_len: int, kept: Sequence[Kept] = (SLOT,),
                  grids: Sequence[Grid] | None = None) -> None:  # fmt: skip
+        refuse_renamed(type(self), ALLOCATOR_HOOKS)
         for key, value in (("capacity", capacity), ("max_model_len", max_model_len)):
             if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
                 raise ValueError(f"{key} must be a positive whole number of tokens, got {value!r}")
         self.capacity = self.total = capacity
-        self.max_model_len = self.step_tokens = max_model_len
+        self.max_model_len = self.max_step_tokens = max_model_len
         self.kept = tuple(kept)
         self.grain = self.block_size or 1
         self.grids = tuple(grids or [Grid(self.block_size, self.grain * max(each.token_units, 1)) for each in kept])
@@ -147,63 +148,66 @@ class Allocator(ABC):
 
     @abstractmethod
     def footprint(self, tokens: int) -> int | None:
-        """Slots that `tokens` tokens of one sequence take in an empty pool, or None if they never fit."""
+        """Slots that one sequence of `tokens` tokens takes in an empty pool, or None if it never fits."""
 
-    def takes(self, tokens: int) -> str:
-        """What `tokens` tokens that never fit would take, in words: "a lane of 2048 slots"; "" where it is plain.
+    def describe_footprint(self, tokens: int) -> str:
+        """What so many tokens of a sequence that never fits would take: "a lane of 2048 slots"; "" if it is obvious.
 
-        For the message that says so. Override it where a sequence takes more slots than it has tokens.
+        Used in the message of a rejection. Override it if a sequence takes more slots than it has tokens.
         """
         return "" if tokens > self.capacity else f"more than {type(self).__name__} has for one sequence"
 
     @abstractmethod
     def place(self, holder: Holder, tokens: int) -> int | None:
-        """Give a new sequence room for `tokens`; the slots it then holds, or None (refused, nothing changed).
+        """Allocate room for `tokens` to a new sequence.
 
-        `holder.stored` of the tokens are there already, as `lookup` said: 0 unless this placement shares slots.
+        The first `holder.stored` tokens are in the pool already, as `lookup` found; 0 unless the allocator `shares`.
+
+        Returns:
+            Slots that the sequence now holds, or None (refused, nothing changed).
         """
 
     def widen(self, holder: Holder, tokens: int) -> int:
-        """Give a placed sequence room for `tokens` in all; slots added, or 0 (refused, nothing changed)."""
+        """Allocate room for `tokens` in all to a running sequence; slots added, or 0 (refused, nothing changed)."""
         return 0
 
     @abstractmethod
     def release(self, holder: Holder) -> None:
-        """Give back every slot of `holder`."""
+        """Free every slot of `holder`."""
 
     @abstractmethod
     def spans(self, holder: Holder) -> list[tuple[int, int]]:
         """(first slot, slots) of each run that `holder` holds, in token order, group after group."""
 
     def fits(self, prompt: int, tokens: int, whole: bool, piece: int) -> bool:
-        """Whether a sequence that begins with `prompt` tokens and ends with `tokens` could be stored if it were alone.
+        """Whether a sequence with a prompt of `prompt` tokens, `tokens` in all, fits an otherwise empty pool.
 
         Args:
-            whole: whether all of the prompt must fit before a piece of it is admitted.
-            piece: tokens of it that are computed in one step.
+            whole: whether the whole prompt must fit before its first chunk is admitted.
+            piece: most tokens of a chunk.
         """
         return self.footprint(tokens) is not None
 
     # ---- where layers keep different tokens -----------------------------------------------------------------------
 
     def by_layers(self, kept: Sequence[Kept]) -> None:
-        """Keep the books of each group of layers by itself, though there may be one only."""
+        """Keep separate books for each group of layers, even if there is only one group."""
         rings = [grid.ring for grid in self.grids]
         self._ledger, self._by_layer, self.can_fork = Ledger(kept, rings), True, False
 
     def serve(self, layout: KVLayout, total: int) -> None:
-        """Keep the tokens of a model with that layout, which this placement was made without: all, in every layer.
+        """Serve a model with this layout although the allocator was made without one: keep all tokens in every layer.
 
         Args:
-            total: units of the layout in the pool, what is left of it behind the last slot included; so is room for
-                the states of recurrent layers, which this placement does not hand out.
+            total: units of the layout in the pool, including the remainder behind the last slot and the room for
+                states of recurrent layers, which this allocator does not place.
         """
         kept = layout.kept
         if kept != (SLOT,):
             self.kept, self.total, self._by_layer = kept, total, True
 
     def occupied(self, holder: Holder) -> Sequence[Part]:
-        """What of `holder` its units can hold, by group. By default its first tokens, as many in each group."""
+        """The tokens that the slots of a sequence have room for, by group; by default its first, the same for all."""
         states = sum([kept.state_units for kept in self.kept])
         tokens = (holder.held - states) // max(sum([kept.token_units for kept in self.kept]), 1)
         return [
@@ -212,50 +216,50 @@ class Allocator(ABC):
         ]
 
     def trim(self, holder: Holder) -> int:
-        """Give back what no layer will read again now that `holder.stored` tokens are there; the units given back."""
+        """Free what no layer will read again after `holder.stored` tokens; returns the units freed."""
         return 0
 
     def unread(self, kept: Kept) -> int:
-        """Slots of live sequences whose tokens no layer of a group will read again (each counted once)."""
+        """Slots whose tokens no layer of a group will read again, of all live sequences (each slot counted once)."""
         live = [holder.stored for holder in self._holders.values() if not holder.finished]
         return int(behind(kept, np.array(live, dtype=np.int64)).sum())
 
     # ---- what schedulers call --------------------------------------------------------------------------------------
 
-    def expect_steps(self, tokens: int) -> None:
-        """A scheduler says how many tokens of a sequence it computes in one step at most."""
-        self.step_tokens = min(tokens, self.max_model_len)
+    def limit_step_tokens(self, tokens: int) -> None:
+        """Set the most tokens of one sequence that the scheduler computes in a step."""
+        self.max_step_tokens = min(tokens, self.max_model_len)
 
-    def piece(self, holder: Holder, hit: Hit, count: int, most: int) -> int:
-        """How many of the next `count` tokens of a prompt are to be computed in one step; 0 = it has to wait.
+    def chunk_tokens(self, holder: Holder, hit: Hit, count: int, most: int) -> int:
+        """How many of the next `count` tokens of a prompt the next chunk may have; 0 = the sequence has to wait.
 
-        Asked where this placement `cuts`.
+        Called only if `aligned_chunks` is set.
 
         Args:
-            hit: what is to be reused, of a sequence that waits.
-            most: tokens that it could be given at most in any step.
+            hit: the prefix to be reused, if the sequence is waiting.
+            most: the largest chunk that the sequence could get in any step.
         """
         return count
 
     def lookup(self, holder: Holder, most: int) -> Hit:
-        """How many of the first `most` tokens of a sequence could be reused if it were admitted now."""
+        """The prefix hit, of at most `most` tokens, that a sequence would get if it were admitted now."""
         return NO_HIT
 
     def admit(self, seqs: Sequence[Holder], ask: Ask) -> int | None:
         """Admit a whole group or nothing.
 
         Returns:
-            Tokens already present (`ask.hit.tokens`, which each sequence then has stored), or None when refused.
+            Tokens that are in the pool already (`ask.hit.tokens`; each sequence has them stored), or None if refused.
 
         Raises:
-            AllocatorError: a sequence of the group is admitted already or listed twice, asks for no token or past
-                `max_model_len`, the group is not of `ask.count`, a hit is claimed that is not there, or the placement
-                answers something that is no number of slots.
+            AllocatorError: a sequence of the group is admitted already or listed twice, or asks for 0 tokens or more
+                than `max_model_len`; the group has not `ask.count` sequences; the hit is not in the pool; or `place`
+                returned no valid number of slots.
         """
         need = ask.need
         if len(seqs) != 1 or ask.count != 1 or seqs[0].row >= 0 or not 0 < need <= self.max_model_len:
             self._check(seqs, ask.count, need)
-        if self.lacks(ask):
+        if self.exceeds_free(ask):
             return None
         for i, holder in enumerate(seqs):
             holder.row = self._take_row()
@@ -264,7 +268,7 @@ class Allocator(ABC):
             if held is None:
                 holder.stored = 0
                 self._drop_row(holder)
-                for placed in reversed(seqs[:i]):  # so that rows and slots lie in the order they lay before
+                for placed in reversed(seqs[:i]):  # in reverse, so that free rows and slots keep their order
                     self._close(placed)
                 return None
             if type(held) is not int or (held < need and self._ledger is None):
@@ -273,27 +277,27 @@ class Allocator(ABC):
             holder.promise, holder.final = ask.promise, ask.final
             self._enter(holder)
             if self._ledger is not None:
-                self._tell(holder, need)
+                self._update_ledger(holder, need)
         return ask.hit.tokens
 
-    def lacks(self, ask: Ask) -> bool:
-        """Whether `ask` is refused for the number of free slots alone, wherever they lie."""
+    def exceeds_free(self, ask: Ask) -> bool:
+        """Whether `ask` exceeds the number of free slots, wherever they lie. If so, `admit` refuses it."""
         need = ask.need
-        slots = self.footprint(ask.gate if ask.gate > need else need)
+        slots = self.footprint(ask.must_fit if ask.must_fit > need else need)
         if slots is not None and type(slots) is not int:
             raise AllocatorError(f"{type(self).__name__}.footprint must return slots or None, not {slots!r}")
         return slots is None or self.free_slots - ask.spare < (slots - ask.hit.held) * ask.count
 
     def grow(self, holder: Holder, tokens: int) -> int:
-        """Room for `tokens` tokens in all. Skip the call while ``holder.room >= tokens``.
+        """Get a sequence room for `tokens` tokens in all. Skip the call while ``holder.room >= tokens``.
 
-        What no layer will read again is given back first, and stays so when it is refused.
+        What no layer will read again is freed first, even if the call is then refused.
 
         Returns:
-            The new room in tokens, or 0 when refused.
+            The new room in tokens, or 0 if refused.
 
         Raises:
-            AllocatorError: the sequence holds nothing or is finished, or would pass `max_model_len`.
+            AllocatorError: the sequence holds nothing, is finished, or would exceed `max_model_len`.
         """
         self._known(holder)
         if holder.finished:
@@ -307,7 +311,7 @@ class Allocator(ABC):
         added = self.widen(holder, tokens)
         if not added:
             return 0
-        if not holder.promise and holder.held + added <= holder.final:  # the usual case: it will fill all of them
+        if not holder.promise and holder.held + added <= holder.final:  # the usual case: they will all be filled
             self._reserved += added
             holder.held += added
             holder.room += added
@@ -320,17 +324,17 @@ class Allocator(ABC):
         self._shift(before, split(holder))
         return holder.room
 
-    def give_back(self, holder: Holder) -> None:
-        """Give back what no layer will read again of `holder`, as `grow` does before it asks for more."""
+    def free_unread(self, holder: Holder) -> None:
+        """Free what no layer will read again of a sequence, as `grow` does before it asks for more."""
         if self._ledger is not None:
             holder.held -= self.trim(holder)
-            self._tell(holder, holder.stored)
+            self._update_ledger(holder, holder.stored)
 
     def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
-        """Up to `rounds` further steps of one token for every sequence: `grow` in order, then `commit`, each time.
+        """Take up to `rounds` decode steps at once: in each, every sequence in order may `grow`, then all `commit`.
 
-        Ends before the first step in which somebody is refused room (who asked before may have got it), or in which
-        slots would have to be moved or a step delayed: that is timed in a step of its own.
+        Ends before the first step in which a sequence is refused room (earlier sequences of that step may have grown),
+        or which needs moves or a delay: such a step is timed by itself.
         """
         if not self._by_layer and (
             min([seq.room - seq.stored for seq in seqs]) >= rounds <= min([seq.final - seq.stored for seq in seqs])
@@ -351,9 +355,9 @@ class Allocator(ABC):
         return Growth(rounds, shifts)
 
     def commit(self, seqs: Sequence[Holder], counts: Sequence[int]) -> None:
-        """`counts[i]` more tokens of `seqs[i]` are stored, those scheduled for this step included, each told once.
+        """Count `counts[i]` more tokens of `seqs[i]` as stored, including those that the current step computes.
 
-        Their room was granted before. What is committed may be relied on by whatever is admitted next.
+        The sequences have room for them. A later admission may reuse committed tokens. Commit each token once.
         """
         if self._ledger is not None:
             for holder, count in zip(seqs, counts, strict=True):
@@ -364,7 +368,7 @@ class Allocator(ABC):
         within_final = sum(counts)
         for holder, count in zip(seqs, counts, strict=True):
             holder.stored = stored = holder.stored + count
-            if stored > holder.final:  # the end was not declared truly: recompute this sequence's columns
+            if stored > holder.final:  # longer than the declared final length: recompute this sequence's columns
                 after = split(holder)
                 holder.stored = stored - count
                 self._shift(split(holder), after)
@@ -374,7 +378,7 @@ class Allocator(ABC):
         self._reserved -= within_final
 
     def _store(self, seqs: Sequence[Holder], count: int) -> bool:
-        """`count` more tokens of each of `seqs` are stored; False, and nothing changed, if one would pass its end."""
+        """Store `count` more tokens of each sequence; False (nothing changed) if one would exceed its final length."""
         within = True
         for holder in seqs:
             holder.stored = stored = holder.stored + count
@@ -389,13 +393,13 @@ class Allocator(ABC):
         return True
 
     def fork(self, parent: Holder, child: Holder, common: int = 0) -> bool:
-        """Let `child` store the same tokens as `parent`, instead of what it stored before.
+        """Let `child` store the same tokens as `parent`, in place of its own.
 
-        Here the child has slots of its own, those it was admitted to or new ones, and the tokens are copied (the copies
-        are queued as moves), less the first `common` that both store already.
+        By default the child has its own slots (those it was admitted to, or new ones), and the parent's tokens are
+        copied by queued moves, except for the first `common` tokens that both store already.
 
         Returns:
-            False when there is no room (nothing changed).
+            False if there is no room (nothing changed).
 
         Raises:
             AllocatorError: the parent holds nothing, or is the child.
@@ -416,10 +420,10 @@ class Allocator(ABC):
         return True
 
     def free(self, holder: Holder, hold: bool = False) -> None:
-        """Give a sequence's slots back; with `hold`, only note that it finished and keeps them until `free`.
+        """Free a sequence's slots; with `hold`, only mark the sequence finished: it keeps its slots until `free`.
 
         Raises:
-            AllocatorError: it holds nothing (freed twice, or never admitted).
+            AllocatorError: the sequence holds nothing (freed twice, or never admitted).
         """
         self._known(holder)
         if not hold:
@@ -428,7 +432,7 @@ class Allocator(ABC):
             raise AllocatorError(f"{holder.name} is held as finished already")
         elif self._ledger is not None:
             holder.finished = True
-            self._ledger.tell(holder, self.occupied(holder))
+            self._ledger.update(holder, self.occupied(holder))
         else:
             live, _ = self.shared(holder)
             self._leave(holder)
@@ -437,29 +441,28 @@ class Allocator(ABC):
             holder.finished = True
 
     def swap(self, group: Sequence[Holder], to_host: bool, spare: int = 0) -> bool:
-        """Move a whole group between the pool and the host, or nothing; what it shares stays shared.
+        """Move a whole group between the pool and the host, or nothing; shared slots stay shared.
 
-        While it is there its sequences hold nothing here but keep what they `stored` and their promise. Not supported
-        unless `host_capacity` says so.
+        Swapped sequences hold no slots of the pool, but keep `stored` and `promise`. Supported if `host_capacity` > 0.
 
         Args:
-            spare: slots that must stay free in the pool when the group has come back.
+            spare: slots that must stay free in the pool after the group has come back.
 
         Returns:
-            False when there is no room (nothing changed).
+            False if there is no room (nothing changed).
         """
         return False
 
     @property
     def by_slot(self) -> bool:
-        """Whether a sequence lies in the same slots for all layers, whatever they keep of it."""
+        """Whether a sequence has the same slots in all layers, whatever the layers keep of it."""
         return self._ledger is None
 
     @property
-    def refusals_last(self) -> bool:
-        """Whether who is refused room now is refused as long as the others do nothing but decode.
+    def refusals_persist(self) -> bool:
+        """Whether an admission that is refused now stays refused while the running sequences only decode.
 
-        Not where what they give back, or a prefix that they compute, might let it in.
+        False if blocks that they free, or a prefix that they compute, might let it in.
         """
         return not self.shares and type(self).trim is Allocator.trim
 
@@ -470,7 +473,7 @@ class Allocator(ABC):
 
     @property
     def saved_slots(self) -> int:
-        """Slots that live sequences would hold besides if none of them shared any."""
+        """Slots saved by sharing: those that live sequences would hold in addition if they shared none."""
         return 0
 
     def take_moves(self) -> list[Move]:
@@ -479,19 +482,19 @@ class Allocator(ABC):
         return moves
 
     def take_delay(self) -> int:
-        """Nanoseconds that a simulated step must wait for what was done since the last call, beside its moves.
+        """Nanoseconds that a simulated step waits for the allocator's work since the last call, moves excluded.
 
-        Such as mapping memory; a real runner measures it where there is any.
+        For example mapping memory. With a real runner such time is measured.
         """
         return 0
 
     @property
     def pending_moves(self) -> tuple[Move, ...]:
-        """What the next `take_moves` will return."""
+        """The moves that the next `take_moves` will return."""
         return tuple(self._moves)
 
     def reserve_rows(self, rows: int) -> None:
-        """Have at least `rows` rows in `tables`, so that the array is not replaced before more are needed."""
+        """Make at least `rows` rows in `tables`, so that the array is not replaced until more are needed."""
         have = len(self.tables)
         if rows > have:
             for at, table in enumerate(self.group_tables):
@@ -501,7 +504,7 @@ class Allocator(ABC):
             self._free_rows = [*range(rows - 1, have - 1, -1), *self._free_rows]
 
     def take_dirty(self) -> list[int]:
-        """Rows of `tables` that changed since the last call, so that a device copy is mended row by row."""
+        """Rows of `tables` that changed since the last call, so that a copy on a device is updated row by row."""
         rows = sorted(self._dirty)
         self._dirty.clear()
         return rows
@@ -518,9 +521,9 @@ class Allocator(ABC):
         return []
 
     def shared(self, holder: Holder) -> tuple[int, int]:
-        """Slots of `holder` that another live sequence holds too, and those that only finished ones hold beside it.
+        """(slots of `holder` that another live sequence holds too, slots that otherwise only finished sequences hold).
 
-        Tokens of `holder` are stored in all of them. The books count a shared slot once.
+        All of these slots store tokens of `holder`. The books count a shared slot once.
         """
         return 0, 0
 
@@ -533,7 +536,7 @@ class Allocator(ABC):
 
     @property
     def free_slots(self) -> int:
-        """Slots that could be handed out now, one by one; a placement that can't use all of them says less."""
+        """Slots that could be allocated one by one now; fewer than `unheld` if the allocator can't use all of them."""
         return self.unheld
 
     @property
@@ -545,7 +548,7 @@ class Allocator(ABC):
         """The books now, in O(1); in O(sequences) and in the units of the layout where layers keep different tokens.
 
         Args:
-            blocked: what the queue's head was refused for lack of memory.
+            blocked: the admission that the queue's head was refused for lack of memory.
         """
         if not self._by_layer:
             return self._books(blocked.slots if blocked else None)
@@ -555,7 +558,7 @@ class Allocator(ABC):
         return in_sum(groups, cached, unheld_columns(self.total - held + cached, cached, asked))
 
     def group_books(self) -> list[list[int]]:
-        """What is held and cached for each group of layers, in the order of `LayoutBooks.held`."""
+        """Held and cached units of each group of layers, in the order of `LayoutBooks.held`."""
         if self._ledger is not None:
             return self._ledger.books()
         used, *others = self._books(None)[:6]
@@ -571,18 +574,18 @@ class Allocator(ABC):
         return groups
 
     def asked(self, ask: Ask) -> int:
-        """What a pool without rounding would have to hold free for `ask`, in the units of the books."""
+        """What `ask` would need free in a pool without rounding, in the units of the books."""
         if not self._by_layer:
             return ask.slots
         if self._ledger is None:
             return ask.slots * sum([kept.token_units for kept in self.kept])
-        tokens = max(ask.tokens, ask.promise, ask.gate)
+        tokens = max(ask.tokens, ask.promise, ask.must_fit)
         each = sum([k.token_units * (tokens - k.behind(tokens)) + k.state_units for k in self.kept])
         return ask.count * (each - ask.hit.held) + ask.spare
 
     @property
-    def more_columns(self) -> tuple[str, ...]:
-        """Names of what `more_books` says; none where all layers keep all tokens."""
+    def extra_columns(self) -> tuple[str, ...]:
+        """Names of the columns of `extra_books`; none if all layers keep all tokens."""
         if not self._by_layer:
             return ()
         names = list(dict.fromkeys([kept.name.replace(" ", "_") for kept in self.kept]))
@@ -590,14 +593,14 @@ class Allocator(ABC):
         each = [f"{column}.{name}" for name in names for column in columns] if len(names) > 1 else []
         return (*LayoutBooks._fields[9:], *each)
 
-    def more_books(self) -> list[int]:
-        """What the nine columns of `Books` do not say: the last three of `LayoutBooks`, then what each kind of groups
-        holds, if there are several.
+    def extra_books(self) -> list[int]:
+        """Columns beyond the nine of `Books`: the last three of `LayoutBooks`, then the books of each kind of group, if
+        there are several kinds.
         """
         return self._held()[6:]
 
     def facts(self) -> dict[str, float]:
-        """What a summary should say of this pool besides, by name; such as what an engine prints of it."""
+        """Further numbers of this pool for the summary, by name; for example what an engine prints about it."""
         return {}
 
     # ---- for subclasses --------------------------------------------------------------------------------------------
@@ -612,7 +615,7 @@ class Allocator(ABC):
         self._dirty.add(holder.row)
 
     def _books(self, asked: int | None) -> Books:
-        """The books now, while the queue's head was refused `asked` slots (None = nobody was)."""
+        """The books now, while the queue's head is refused `asked` slots (None = it is not refused)."""
         used, finished, reserved = self._used, self._finished, self._reserved
         over, rounding, cached = self._over, self._rounding, self.cached_slots
         unheld = self.capacity - used - finished - reserved - over - rounding
@@ -621,7 +624,7 @@ class Allocator(ABC):
         return Books(used, finished, reserved, over, rounding, cached, *unheld_columns(unheld, cached, asked))
 
     def _held(self) -> list[int]:
-        """What is held and cached now: six columns of the books, then `more_columns`."""
+        """Held and cached units now: the first six columns of the books, then `extra_columns`."""
         if not self._by_layer:
             return list(self._books(None)[:6])
         groups = self.group_books()
@@ -633,8 +636,8 @@ class Allocator(ABC):
         return [*sums, *each]
 
     def _grow_by_layer(self, holder: Holder, tokens: int) -> int:
-        """`grow`, where layers keep different tokens: first gives back what no layer reads again, even if refused."""
-        self.give_back(holder)
+        """`grow`, if layers keep different tokens: first frees what no layer reads again, even if then refused."""
+        self.free_unread(holder)
         if tokens > holder.room:
             added = 0
             if tokens > self._fits(holder):
@@ -644,16 +647,16 @@ class Allocator(ABC):
             holder.held += added
             if holder.promise:
                 holder.promise = max(holder.promise, tokens)
-            self._tell(holder, tokens)
+            self._update_ledger(holder, tokens)
         return holder.room
 
     def _fits(self, holder: Holder) -> int:
-        """Tokens of `holder` that there is room for in every group."""
+        """Tokens of `holder` that have room in every group."""
         ends = [part.end for part, kept in zip(self.occupied(holder), self.kept, strict=True) if kept.token_units]
         return min(ends, default=self.max_model_len)
 
-    def _tell(self, holder: Holder, tokens: int) -> None:
-        """Enter what `holder` holds; it need not ask again before there is no room, or something to be given back."""
+    def _update_ledger(self, holder: Holder, tokens: int) -> None:
+        """Enter what `holder` holds into the ledger; set `room` so that `grow` is called when it has work to do."""
         assert self._ledger is not None
         parts, room = self.occupied(holder), self.max_model_len
         for part, kept, grid in zip(parts, self.kept, self.grids, strict=True):
@@ -662,7 +665,7 @@ class Allocator(ABC):
                 if kept.reach:
                     room = min(room, kept.until(part.first, grid.block_size or 1))
         holder.room = max(room, tokens)
-        self._ledger.tell(holder, parts)
+        self._ledger.update(holder, parts)
 
     def _queue_copy(self, source: list[tuple[int, int]], target: list[tuple[int, int]], first: int, last: int) -> None:
         """Queue the copy of tokens `first` to `last` - 1 from the slots of `source` to those of `target`."""
@@ -678,7 +681,7 @@ class Allocator(ABC):
             start, left, to, room, tokens = start + length, left - length, to + length, room - length, tokens - length
 
     def _check(self, seqs: Sequence[Holder], count: int, need: int) -> None:
-        """A group that may be asked for."""
+        """Raise AllocatorError unless this group may be admitted."""
         for holder in seqs:
             if holder.row >= 0:
                 raise AllocatorError(f"{holder.name} is admitted already")
@@ -713,7 +716,7 @@ class Allocator(ABC):
         self._reserved += reserved
         self._over += over
         self._rounding += rounding
-        if holder.stored:  # a hit: what others hold too is in the books already
+        if holder.stored:  # a hit: slots that others hold too are in the books already
             live, finished = self.shared(holder)
             self._used -= live
             self._finished -= finished

@@ -100,7 +100,7 @@ class BlockPool:
                 blank.append(block)
         self._blank += reversed(blank)
 
-    def take(self, blocks: Iterable[int]) -> None:
+    def touch(self, blocks: Iterable[int]) -> None:
         """Become a holder of `blocks` with content, or that others hold: free ones are revived, the others shared."""
         queue, shared = self._queue, self.shared
         for block in blocks:

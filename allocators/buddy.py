@@ -30,7 +30,7 @@ class Buddy(Allocator):
         slots = 1 << (tokens - 1).bit_length()
         return slots if slots <= self.capacity else None
 
-    def takes(self, tokens: int) -> str:
+    def describe_footprint(self, tokens: int) -> str:
         return f"a chunk of {1 << (tokens - 1).bit_length()} slots"
 
     def place(self, holder: Holder, tokens: int) -> int | None:

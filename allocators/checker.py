@@ -49,7 +49,7 @@ class Checked(Allocator):
         before, empty = self._snapshot(), not self.seqs
         hit = self.allocator.admit(seqs, ask)
         if hit is None:
-            fits = self.allocator.footprint(max(ask.need, ask.gate)) is not None
+            fits = self.allocator.footprint(max(ask.need, ask.must_fit)) is not None
             alone = empty and len(seqs) == 1 and not ask.spare
             self._require(not (alone and fits), f"an empty pool refused {seqs[0].name}, which has a footprint in it")
             self._require(self._snapshot() == before, "a refused admit changed something")
@@ -72,7 +72,7 @@ class Checked(Allocator):
         return hit
 
     def grow(self, holder: Holder, tokens: int) -> int:
-        self.give_back(holder)
+        self.free_unread(holder)
         before = self._snapshot()
         room = self.allocator.grow(holder, tokens)
         if room:
@@ -83,9 +83,9 @@ class Checked(Allocator):
         self.check()
         return room
 
-    def give_back(self, holder: Holder) -> None:
+    def free_unread(self, holder: Holder) -> None:
         free, held = self.allocator.free_slots, holder.held
-        self.allocator.give_back(holder)
+        self.allocator.free_unread(holder)
         given = held - holder.held
         self._require(given >= 0, f"{holder.name} holds more after it gave back what no layer reads")
         own = given == self.allocator.free_slots - free or self.allocator.shares

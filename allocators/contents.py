@@ -94,7 +94,7 @@ class Contents:
             for table, users in zip(found.tables, self.users, strict=True)
         ]
 
-    def join(self, group: int, page: int, row: int) -> int:
+    def touch(self, group: int, page: int, row: int) -> int:
         """One more holds a page; when it was used last, if nobody did, else 0."""
         users = self.users[group].setdefault(page, [])
         users.append(row)
@@ -102,7 +102,7 @@ class Contents:
             self._shared[group][page] = None
         return self.idle[group].pop(page, 0)
 
-    def leave(self, group: int, page: int, row: int, used: int = 0) -> bool:
+    def release(self, group: int, page: int, row: int, used: int = 0) -> bool:
         """One less holds a page; whether nobody does any more. If it can be found it is idle from then on.
 
         Args:

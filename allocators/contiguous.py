@@ -62,9 +62,9 @@ class Contiguous(Allocator):
             return self.lane_slots if tokens <= self.lane_slots <= self.capacity else None
         return tokens if tokens <= self.capacity else None
 
-    def takes(self, tokens: int) -> str:
+    def describe_footprint(self, tokens: int) -> str:
         if self.fit != "slab":
-            return super().takes(tokens)
+            return super().describe_footprint(tokens)
         return f"{'a' if tokens <= self.lane_slots else 'more than a'} lane of {self.lane_slots} slots"
 
     def place(self, holder: Holder, tokens: int) -> int | None:
@@ -73,7 +73,7 @@ class Contiguous(Allocator):
                 return None
             start, slots = self._free_lanes.pop(), self.lane_slots
         else:
-            found = self._holes.take(tokens)
+            found = self._holes.allocate(tokens)
             if found is None and self.compaction == "on_refusal":
                 found = self._slide(sorted(self._extents, key=self._extents.__getitem__), 0, self.capacity, tokens)
             if found is None:
@@ -138,7 +138,7 @@ class Contiguous(Allocator):
         if self.fit == "slab":
             self._free_lanes.append(start)
         else:
-            self._holes.give(start, slots)
+            self._holes.free(start, slots)
 
     def spans(self, holder: Holder) -> list[tuple[int, int]]:
         return [self._extents[holder.row]]
@@ -160,7 +160,7 @@ class Contiguous(Allocator):
             self._move(self._holders[rows[i]], target)
         start, slots = found.hole
         if slots > wanted:
-            self._holes.give(start + wanted, slots - wanted)
+            self._holes.free(start + wanted, slots - wanted)
         return start
 
     def _lengthen(self, holder: Holder, slots: int) -> int:
@@ -171,12 +171,12 @@ class Contiguous(Allocator):
 
     def _elsewhere(self, holder: Holder, slots: int) -> bool:
         """Move `holder` into a hole of `slots` or more."""
-        start = self._holes.take(slots)
+        start = self._holes.allocate(slots)
         if start is None:
             return False
         old = self._extents[holder.row]
         self._move(holder, start)
-        self._holes.give(*old)
+        self._holes.free(*old)
         return True
 
     def _move(self, holder: Holder, target: int) -> None:

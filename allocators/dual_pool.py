@@ -55,7 +55,7 @@ class DualPool(GroupPages):
         empty = sum([len(pages) * grid.stride for pages, grid in zip(self._empty, self.grids, strict=True)])
         return empty + self.cached_slots
 
-    def enough(self, counts: Sequence[int], empty: bool) -> bool:
+    def can_allocate(self, counts: Sequence[int], empty: bool) -> bool:
         there = self._pages if empty else [len(pages) for pages in self._empty]
         if self.contents is not None and not empty:
             there = [len(pages) + len(idle) for pages, idle in zip(self._empty, self.contents.idle, strict=True)]
@@ -69,11 +69,11 @@ class DualPool(GroupPages):
                     self.contents.forget(group, page)
                     empty.append(page)
 
-    def take(self, group: int, count: int, row: int) -> list[int]:
+    def allocate_pages(self, group: int, count: int, row: int) -> list[int]:
         empty = self._empty[group]
         pages = empty[: -count - 1 : -1]
         del empty[-count:]
         return pages
 
-    def give(self, group: int, pages: list[int], row: int) -> None:
+    def free_pages(self, group: int, pages: list[int], row: int) -> None:
         self._empty[group] += pages

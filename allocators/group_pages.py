@@ -48,7 +48,7 @@ class GroupPages(Allocator):
         self.pages: dict[int, list[list[int]]] = {}
 
     @abstractmethod
-    def enough(self, counts: Sequence[int], empty: bool) -> bool:
+    def can_allocate(self, counts: Sequence[int], empty: bool) -> bool:
         """Whether so many pages can be had for the groups now, by evicting others if need be, or of an `empty` pool."""
 
     @abstractmethod
@@ -56,26 +56,26 @@ class GroupPages(Allocator):
         """Make room for so many pages, of which there are enough; asked where pages are kept for reuse."""
 
     @abstractmethod
-    def take(self, group: int, count: int, row: int) -> list[int]:
+    def allocate_pages(self, group: int, count: int, row: int) -> list[int]:
         """Pages for a row, of which there are enough that are free."""
 
     @abstractmethod
-    def give(self, group: int, pages: list[int], row: int) -> None:
+    def free_pages(self, group: int, pages: list[int], row: int) -> None:
         """Pages that a row gives back."""
 
-    def rests(self, group: int, page: int) -> None:
+    def on_idle(self, group: int, page: int) -> None:
         """A page that a row gave back is kept for reuse."""
 
-    def wakes(self, group: int, page: int) -> None:
+    def on_reused(self, group: int, page: int) -> None:
         """A page that was kept for reuse is held again."""
 
     def footprint(self, tokens: int) -> int | None:
         """Of a prompt in one piece: its window shrinks only afterwards."""
         counts = [-(-tokens // grid.block_size) for grid in self.grids]
-        return self._units(counts) if self.enough(counts, True) else None
+        return self._units(counts) if self.can_allocate(counts, True) else None
 
     def fits(self, prompt: int, tokens: int, whole: bool, piece: int) -> bool:
-        return self.enough(self._most(tokens), True)
+        return self.can_allocate(self._most(tokens), True)
 
     def lookup(self, holder: Holder, most: int) -> Hit:
         if self.contents is None or most <= 0:
@@ -83,13 +83,13 @@ class GroupPages(Allocator):
         found = self.contents.longest(holder, most)
         return Hit(found.tokens, self._units(self.contents.held(found)), found) if found.tokens else NO_HIT
 
-    def lacks(self, ask: Ask) -> bool:
+    def exceeds_free(self, ask: Ask) -> bool:
         need = self.footprint(ask.need)
-        gate = self._units(self._most(ask.gate)) if ask.gate > ask.need else 0
+        must_fit = self._units(self._most(ask.must_fit)) if ask.must_fit > ask.need else 0
         found, gone = ask.hit.found, 0
         if isinstance(found, Found):
             gone = self._units([table.count(-1) for table in found.tables]) + ask.hit.held
-        return need is None or self.free_slots - ask.spare < (max(need, gate) - gone) * ask.count
+        return need is None or self.free_slots - ask.spare < (max(need, must_fit) - gone) * ask.count
 
     def place(self, holder: Holder, tokens: int) -> int | None:
         row, mine = holder.row, list[list[int]]([[] for _ in self.kept])
@@ -117,16 +117,16 @@ class GroupPages(Allocator):
     def widen(self, holder: Holder, tokens: int) -> int:
         mine, added = self.pages[holder.row], 0
         more = [max(-(-tokens // grid.block_size) - len(mine[at]), 0) for at, grid in enumerate(self.grids)]
-        if not self.enough(more, False):
+        if not self.can_allocate(more, False):
             return 0
         if self.contents is not None:
             self.evict(more)
         for group, count in enumerate(more):
             if count:
-                new = self.take(group, count, holder.row)
+                new = self.allocate_pages(group, count, holder.row)
                 if self.contents is not None:
                     for page in new:
-                        self.contents.join(group, page, holder.row)
+                        self.contents.touch(group, page, holder.row)
                 self.set_row(holder, len(mine[group]), new, group)
                 mine[group] += new
                 added += count * self.grids[group].stride
@@ -135,24 +135,24 @@ class GroupPages(Allocator):
     def _join_page(self, group: int, page: int, row: int) -> int:
         """A row holds a page that was found; when it was used last, if nobody holds it, else 0."""
         assert self.contents is not None
-        used = self.contents.join(group, page, row)
+        used = self.contents.touch(group, page, row)
         if used:
-            self.wakes(group, page)
+            self.on_reused(group, page)
         return used
 
     def _drop_page(self, group: int, page: int, row: int, used: int = 0) -> None:
         """A row holds a page no more, which was `used` last then; 0 = now."""
         assert self.contents is not None
-        if self.contents.leave(group, page, row, used):
+        if self.contents.release(group, page, row, used):
             if page in self.contents.idle[group]:
-                self.rests(group, page)
+                self.on_idle(group, page)
             else:
-                self.give(group, [page], row)
+                self.free_pages(group, [page], row)
 
     def _give(self, group: int, pages: list[int], row: int) -> None:
         """Pages that a row holds no more, in the order in which they are to be evicted."""
         if self.contents is None:
-            self.give(group, pages, row)
+            self.free_pages(group, pages, row)
         else:
             for page in pages:
                 self._drop_page(group, page, row)
@@ -236,6 +236,6 @@ class GroupPages(Allocator):
         counts = []
         for kept, grid in zip(self.kept, self.grids, strict=True):
             size, count = grid.block_size, -(-tokens // grid.block_size)
-            most = -(-(kept.reach - 1 + self.step_tokens) // size) + 1
+            most = -(-(kept.reach - 1 + self.max_step_tokens) // size) + 1
             counts.append(min(count, most) if kept.reach else count)
         return counts

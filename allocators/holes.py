@@ -20,7 +20,7 @@ class FirstFit:
         self._first = [0]  # by chunk: start of its first hole
         self._longest = [capacity]  # by chunk
 
-    def take(self, slots: int) -> int | None:
+    def allocate(self, slots: int) -> int | None:
         """Cut `slots` from a hole; where they start, or None if no hole is long enough."""
         for chunk, longest in enumerate(self._longest):
             if longest < slots:
@@ -35,7 +35,7 @@ class FirstFit:
         chunk = bisect_right(self._first, start) - 1
         self._cut(chunk, bisect_left(self._starts[chunk], start), slots)
 
-    def give(self, start: int, slots: int) -> None:
+    def free(self, start: int, slots: int) -> None:
         """Return a run and join it with the holes on both sides."""
         chunk = max(bisect_right(self._first, start) - 1, 0)
         starts, lengths = self._starts[chunk], self._slots[chunk]
@@ -110,7 +110,7 @@ class BestFit:
         self._start = {capacity: 0}  # by end
         self._by_length = [capacity << 40]  # ascending: slots << 40 | start
 
-    def take(self, slots: int) -> int | None:
+    def allocate(self, slots: int) -> int | None:
         """Cut `slots` from a hole; where they start, or None if no hole is long enough."""
         at = bisect_left(self._by_length, slots << 40)
         if at == len(self._by_length):
@@ -129,7 +129,7 @@ class BestFit:
         if rest:
             self._add(start + slots, rest)
 
-    def give(self, start: int, slots: int) -> None:
+    def free(self, start: int, slots: int) -> None:
         """Return a run and join it with the holes on both sides."""
         before = self._start.get(start)
         if start + slots in self._slots:

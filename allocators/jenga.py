@@ -16,8 +16,8 @@ class Jenga(GroupPages):
 
     A small page comes from a large one of the same sequence, else from a new large one, else from that of another
     sequence, so that what ends together becomes free together. A large page is free again when all in it is. With
-    prefix caching it *rests* when nobody holds any of it but something can still be found: then any group can have it,
-    and all of it is evicted.
+    prefix caching, a large page is *idle* when no sequence holds any of it but some of it can still be found by its
+    content: then any group can have it, and all of it is evicted.
 
     Args:
         layout: what the model keeps.
@@ -46,10 +46,10 @@ class Jenga(GroupPages):
         self._small = [self.large // size for size in sizes]  # in a large page
         self._free = list(range(self.num_large - 1, -1, -1))
         self._partial: list[dict[int, list[int]]] = [{} for _ in sizes]  # by group and large page: free small ones
-        self._spare = [0] * len(sizes)  # their number, but for large pages that rest
-        self._idle = [0] * len(sizes)  # small pages that are kept for reuse, but for large pages that rest
+        self._spare = [0] * len(sizes)  # their number, but for idle large pages
+        self._idle = [0] * len(sizes)  # small pages that are kept for reuse, but for idle large pages
         self._pins: dict[int, int] = {}  # by large page: small ones of it that are held
-        self._resting: dict[int, tuple[int, int, list[int]]] = {}  # by large page: its last use, group, free small ones
+        self._idle_large: dict[int, tuple[int, int, list[int]]] = {}  # by large page: last use, group, free small ones
         self._oldest: list[tuple[int, int]] = []  # of them: (last use, large page)
         self._of: dict[int, int] = {}  # by large page: for whom it was taken
         self._mine: dict[tuple[int, int], dict[int, None]] = {}  # by group and sequence: its large pages with room
@@ -61,7 +61,7 @@ class Jenga(GroupPages):
     def free_slots(self) -> int:
         inside = [(spare + idle) * grid.stride
                   for spare, idle, grid in zip(self._spare, self._idle, self.grids, strict=True)]  # fmt: skip
-        return (len(self._free) + len(self._resting)) * self.large + sum(inside)
+        return (len(self._free) + len(self._idle_large)) * self.large + sum(inside)
 
     def place(self, holder: Holder, tokens: int) -> int | None:
         self._number[holder.row] = self._placed
@@ -74,12 +74,12 @@ class Jenga(GroupPages):
         for group in range(len(self._small)):
             self._mine.pop((group, number), None)
 
-    def enough(self, counts: Sequence[int], empty: bool) -> bool:
+    def can_allocate(self, counts: Sequence[int], empty: bool) -> bool:
         if empty:
             return self._new_large(counts, [0] * len(counts)) <= self.num_large
         self._wanted = list(counts)
         there = [spare + idle for spare, idle in zip(self._spare, self._idle, strict=True)]
-        return self._new_large(counts, there) <= len(self._free) + len(self._resting)
+        return self._new_large(counts, there) <= len(self._free) + len(self._idle_large)
 
     def evict(self, counts: Sequence[int]) -> None:
         """The small page, of a group that needs some, or the large one that was not used for longest."""
@@ -93,20 +93,20 @@ class Jenga(GroupPages):
                 _, page, group = min(small)
                 self.contents.forget(group, page)
                 self._idle[group] -= 1
-                self._blank(group, page)
+                self._add_free(group, page)
 
     def _oldest_small(self, group: int) -> tuple[int, int, int]:
-        """(last use, page, group) of what was not used for longest, but for what rests."""
+        """(last use, page, group) of what was not used for longest, but for idle large pages."""
         contents, size = self.contents, self._small[group]
         assert contents is not None
-        while contents.oldest(group)[1] // size in self._resting:
+        while contents.oldest(group)[1] // size in self._idle_large:
             contents.skip(group)
         return (*contents.oldest(group), group)
 
     def _oldest_large(self) -> tuple[int, ...]:
-        """(last use, large page) of what was not used for longest, of those that rest; () = none does."""
+        """(last use, large page) of what was not used for longest, of the idle ones; () = there is none."""
         oldest = self._oldest
-        while oldest and (oldest[0][1] not in self._resting or self._resting[oldest[0][1]][0] != oldest[0][0]):
+        while oldest and (oldest[0][1] not in self._idle_large or self._idle_large[oldest[0][1]][0] != oldest[0][0]):
             heappop(oldest)
         return oldest[0] if oldest else ()
 
@@ -115,7 +115,7 @@ class Jenga(GroupPages):
         new = [-(-max(count - have, 0) // size) for count, have, size in zip(counts, spare, self._small, strict=True)]
         return sum(new)
 
-    def take(self, group: int, count: int, row: int) -> list[int]:
+    def allocate_pages(self, group: int, count: int, row: int) -> list[int]:
         pages, partial, owner = list[int](), self._partial[group], self._number[row]
         wanted = [0 if at <= group else count for at, count in enumerate(self._wanted)]
         later = self._new_large(wanted, self._spare)
@@ -131,65 +131,65 @@ class Jenga(GroupPages):
             self._spare[group] -= 1
             if not inside:
                 del partial[large]
-                self._shut(group, large)
+                self._mark_full(group, large)
         return pages
 
-    def _shut(self, group: int, large: int) -> None:
+    def _mark_full(self, group: int, large: int) -> None:
         """A large page has no room any more, or belongs to nobody."""
         mine = self._mine.get((group, self._of[large]))
         if mine:
             mine.pop(large, None)
 
-    def _open(self, group: int, large: int) -> None:
+    def _mark_open(self, group: int, large: int) -> None:
         """A large page has room, for its sequence first."""
         mine = self._mine.get((group, self._of[large]))
         if mine is not None:
             mine[large] = None
 
-    def give(self, group: int, pages: list[int], row: int) -> None:
+    def free_pages(self, group: int, pages: list[int], row: int) -> None:
         for page in pages:
-            self._blank(group, page)
-            self._let_go(group, page // self._small[group])
+            self._add_free(group, page)
+            self._unpin(group, page // self._small[group])
 
-    def rests(self, group: int, page: int) -> None:
+    def on_idle(self, group: int, page: int) -> None:
         self._idle[group] += 1
-        self._let_go(group, page // self._small[group])
+        self._unpin(group, page // self._small[group])
 
-    def wakes(self, group: int, page: int) -> None:
+    def on_reused(self, group: int, page: int) -> None:
         large, contents = page // self._small[group], self.contents
-        if large in self._resting and contents is not None:
-            _, _, inside = self._resting.pop(large)
+        if large in self._idle_large and contents is not None:
+            _, _, inside = self._idle_large.pop(large)
             self._idle[group] += self._small[group] - len(inside)
             self._spare[group] += len(inside)
             if inside:
                 self._partial[group][large] = inside
-                self._open(group, large)
+                self._mark_open(group, large)
             for other in self._inside(group, large):
                 contents.rest(group, other, contents.idle[group][other])
         self._idle[group] -= 1
         self._pins[large] += 1
 
-    def _blank(self, group: int, page: int) -> None:
+    def _add_free(self, group: int, page: int) -> None:
         large = page // self._small[group]
         self._partial[group].setdefault(large, []).append(page)
         self._spare[group] += 1
-        self._open(group, large)
+        self._mark_open(group, large)
 
-    def _let_go(self, group: int, large: int) -> None:
-        """A small page of it is held no more; when none is, it is free or rests."""
+    def _unpin(self, group: int, large: int) -> None:
+        """A small page of a large one is held no more; when none is, the large page is free or idle."""
         self._pins[large] -= 1
         if self._pins[large]:
             return
         inside = self._partial[group].pop(large, [])
         self._spare[group] -= len(inside)
-        self._shut(group, large)
+        self._mark_full(group, large)
         if len(inside) == self._small[group]:
             self._merge(large)
         elif self.contents is not None:
             self._idle[group] -= self._small[group] - len(inside)
             idle = self.contents.idle[group]
             used = max([idle[page] for page in self._inside(group, large)])
-            self._resting[large] = used, group, inside
+            self._idle_large[large] = used, group, inside
             heappush(self._oldest, (used, large))
 
     def _inside(self, group: int, large: int) -> list[int]:
@@ -199,7 +199,7 @@ class Jenga(GroupPages):
         return [page for page in range(large * size, (large + 1) * size) if page in idle]
 
     def _evict_large(self, large: int) -> None:
-        _, group, _ = self._resting.pop(large)
+        _, group, _ = self._idle_large.pop(large)
         for page in self._inside(group, large):
             if self.contents is not None:
                 self.contents.forget(group, page)

@@ -56,7 +56,7 @@ class KeyedPool:
         """Blocks that can be handed out, cached ones included."""
         return len(self._blank) + len(self._queue)
 
-    def take(self, count: int, group: int, row: int) -> list[int]:
+    def allocate(self, count: int, group: int, row: int) -> list[int]:
         """The first `count` of the free list, which must be there, for a row."""
         blank, blocks = self._blank, list[int]()
         for _ in range(count):
@@ -66,13 +66,13 @@ class KeyedPool:
                 block = next(iter(self._queue))
                 del self._queue[block]
                 self.cached[self.group[block]] -= 1
-                self.strip(block)
+                self.drop_keys(block)
             self.users[block] = [row]
             self.group[block] = group
             blocks.append(block)
         return blocks
 
-    def join(self, block: int, row: int) -> None:
+    def touch(self, block: int, row: int) -> None:
         """One more holds a block: a free one is taken out of the free list, keys and all."""
         users = self.users[block]
         if not users:
@@ -82,7 +82,7 @@ class KeyedPool:
             self._count_shared(block, 1)
         users.append(row)
 
-    def leave(self, blocks: Iterable[int], row: int) -> None:
+    def free(self, blocks: Iterable[int], row: int) -> None:
         """Blocks lose one who holds them, in the order given; null ones are passed over.
 
         Those that nobody holds any more become free: without a key they will be the next to be handed out, in that
@@ -115,7 +115,7 @@ class KeyedPool:
         """How many of these, null ones aside, are in the free list."""
         return sum([block > 0 and not self.users[block] for block in blocks])
 
-    def find(self, group: int, content: Hashable) -> int:
+    def cached_block(self, group: int, content: Hashable) -> int:
         """The block that got a key first, of those that have it; 0 = none."""
         blocks = self.found.get((group, content))
         return next(iter(blocks)) if blocks else 0
@@ -125,14 +125,14 @@ class KeyedPool:
         keys = self.keys.get(block)
         return keys[0].end if keys else 0
 
-    def strip(self, block: int) -> None:
+    def drop_keys(self, block: int) -> None:
         """A block can be found no more."""
         for key in self.keys.pop(block, ()):
             self._forget(block, key)
 
     def replace(self, block: int, key: Key) -> None:
         """From now on a block that somebody holds is found by `key` alone."""
-        self.strip(block)
+        self.drop_keys(block)
         self._add(block, key)
 
     def add(self, block: int, key: Key) -> None:
@@ -141,7 +141,7 @@ class KeyedPool:
         if keys and key in keys:
             return
         if keys and keys[0].end < key.end:
-            self.strip(block)
+            self.drop_keys(block)
         self._add(block, key)
 
     def hand_over(self, source: int, target: int) -> None:

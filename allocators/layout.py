@@ -1,6 +1,6 @@
-"""What a model keeps of a sequence: groups of layers that keep the same, and how many bytes of it.
+"""What a model keeps of a sequence: groups of layers that keep the same tokens, with their sizes in bytes.
 
-Made by `harness.layout` from a model's config, dtype and parallelism; here are only the words.
+`harness.layout` makes it from a model's config, dtype and parallelism; this module only defines the types.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """Layers that keep the same of a sequence, in the same shape; all sizes are those on one device.
+    """Layers that keep the same tokens of a sequence in the same shape; all sizes are those on one device.
 
     Attributes:
         kind: `full` keeps K and V of every token, `latent` one compressed vector of each (MLA), `window` the last
             `reach` tokens, `chunk` those since the last multiple of `reach`, `state` a fixed size whatever the length.
-        layers: their numbers in the model, ascending.
+        layers: the layers' numbers in the model, ascending.
         heads: KV heads.
-        key_width, value_width: elements of K and of V of one head; V of a latent lies in its K, so it is 0 wide.
-        element_bytes: of each.
-        reach: tokens that a window or a chunk spans; 0 = all.
+        key_width, value_width: elements of K and V of one head; a latent's V is part of its K, so value_width is 0.
+        element_bytes: bytes of an element.
+        reach: tokens of a window or a chunk; 0 = all tokens.
         states: the tensors of a recurrent layer.
-        mixer: how it computes them: `mamba1`, `mamba2`, `delta_rule` or `short_conv`.
+        mixer: how a recurrent layer computes them: `mamba1`, `mamba2`, `delta_rule` or `short_conv`.
     """
 
     kind: Kind
@@ -52,12 +52,12 @@ class LayerGroup:
 
     @property
     def token_bytes(self) -> int:
-        """Of one token in one layer; 0 of a state."""
+        """Bytes of one token in one layer; 0 for a state."""
         return self.heads * (self.key_width + self.value_width) * self.element_bytes
 
     @property
     def state_bytes(self) -> int:
-        """Of one sequence in one layer; 0 unless it is recurrent."""
+        """Bytes of one sequence's state in one layer; 0 unless recurrent."""
         return sum(state.bytes for state in self.states)
 
     @property
@@ -66,19 +66,19 @@ class LayerGroup:
         return len(self.states) if self.states else 1 + (self.value_width > 0)
 
     def of(self, layers: tuple[int, ...]) -> LayerGroup:
-        """The same of other layers."""
+        """The same group with other layers."""
         return replace(self, layers=layers)
 
 
 class Kept(NamedTuple):
-    """What an allocator places together of each sequence, in the units that its ledger counts in.
+    """What layers that keep the same tokens need of each sequence, in the units of the ledger.
 
     Attributes:
         name: for tables and figures: `full`, `window 1024`, `state`.
-        reach, chunked: a query sees at most the last `reach` tokens or, `chunked`, those since the last multiple of it;
-            0 = all.
-        token_units: of one token.
-        state_units: of a sequence, whatever its length.
+        reach, chunked: a query sees at most the last `reach` tokens or, if `chunked`, those since the last multiple of
+            `reach`; 0 = all.
+        token_units: units of one token.
+        state_units: units of a sequence's state.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Kept(NamedTuple):
     chunked: bool = False
 
     def behind(self, stored: int) -> int:
-        """How many of the first tokens no layer reads again once `stored` are there."""
+        """How many leading tokens no layer reads again once `stored` tokens are stored."""
         if not self.reach:
             return 0
         if self.chunked:
@@ -96,7 +96,7 @@ class Kept(NamedTuple):
         return max(stored - self.reach + 1, 0)
 
     def until(self, first: int, block_size: int) -> int:
-        """How many tokens can be stored before no layer reads any of the block again that holds token `first`."""
+        """Tokens that can be stored until no layer reads the block of token `first` again."""
         end = (first // block_size + 1) * block_size
         return -(-end // self.reach) * self.reach if self.chunked else end + self.reach - 1
 
@@ -106,11 +106,11 @@ SLOT = Kept("full", 1)  # a token in every layer
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
-    """All that a model keeps.
+    """What a model keeps of a sequence.
 
     Attributes:
         groups: in the order of their first layers.
-        devices: that share the model; each holds what its groups say.
+        devices: devices that share the model; group sizes are those on each.
     """
 
     groups: tuple[LayerGroup, ...]
@@ -118,19 +118,19 @@ class KVLayout:
 
     @property
     def token_bytes(self) -> int:
-        """Of one token in every layer that keeps tokens, on all devices: the bytes of a slot."""
+        """Bytes of a slot: one token in every layer that keeps tokens, on all devices."""
         return self.devices * sum(len(group.layers) * group.token_bytes for group in self.groups)
 
     @property
     def state_bytes(self) -> int:
-        """Of one sequence, on all devices."""
+        """Bytes of one sequence's states, on all devices."""
         return self.devices * sum(len(group.layers) * group.state_bytes for group in self.groups)
 
     @property
     def kept(self) -> tuple[Kept, ...]:
-        """One for each set of layers that keep the same tokens.
+        """One `Kept` for each set of layers that keep the same tokens.
 
-        A single one counts in slots, several count in bytes (on all devices).
+        A single one counts in slots; several count in bytes (on all devices).
         """
         alike = self.alike()
         if len(alike) == 1 and alike[0][0].kind != "state":
@@ -143,7 +143,7 @@ class KVLayout:
         )
 
     def alike(self) -> list[list[LayerGroup]]:
-        """The groups, those that keep the same tokens together."""
+        """The groups, merged into lists of those that keep the same tokens."""
         found: dict[tuple[bool, int, bool], list[LayerGroup]] = {}
         for group in self.groups:
             found.setdefault((group.kind == "state", group.reach, group.kind == "chunk"), []).append(group)
@@ -151,7 +151,7 @@ class KVLayout:
 
     @property
     def unit_bytes(self) -> int:
-        """Bytes of what a ledger counts in: those of a slot, or 1 where layers keep different tokens."""
+        """Bytes of the ledger's unit: those of a slot, or 1 if layers keep different tokens."""
         return self.token_bytes if self.uniform else 1
 
     @property
@@ -160,7 +160,7 @@ class KVLayout:
         return len(self.kept) == 1 and not self.state_bytes
 
     def within(self, longest: int) -> KVLayout:
-        """As it is for sequences of up to `longest` tokens: a window or a chunk that none of them outgrows is none."""
+        """The layout for sequences of up to `longest` tokens: windows and chunks at least as long become `full`."""
         groups = (
             replace(group, kind="full", reach=0) if group.reach and group.reach >= longest else group
             for group in self.groups
@@ -169,7 +169,7 @@ class KVLayout:
 
 
 def buffers_of(groups: Sequence[LayerGroup]) -> tuple[int, int]:
-    """(bytes of K of one token in one layer, buffers: K and V of every layer), for what maps memory in each of them.
+    """(bytes of K of one token in one layer, buffers: K and V of every layer), for allocators that map memory.
 
     Raises:
         ValueError: tokens take different bytes in different buffers.
@@ -187,7 +187,7 @@ def buffers_of(groups: Sequence[LayerGroup]) -> tuple[int, int]:
 
 
 def _kept(alike: list[LayerGroup], size: int) -> Kept:
-    """What groups keep that keep the same tokens, `size` units of a token or of a state."""
+    """The `Kept` of groups that keep the same tokens; `size`: units of a token or of a state."""
     first, name = alike[0], alike[0].kind
     if first.kind == "state":
         return Kept(name, 0, size)

@@ -1,4 +1,4 @@
-"""The ledger of sequences whose layers keep different tokens: what each holds of each group, and the books of it."""
+"""The ledger for layers that keep different tokens: what each sequence holds of each group, and the books of that."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Part(NamedTuple):
     """What a sequence holds for one group of layers.
 
     Attributes:
-        first, end: there is room for its tokens from `first` to before `end`.
-        units: taken from the pool, padding included.
-        states: for layers that keep a state, how many are there; all but the last one are old ones.
+        first, end: the part has room for the sequence's tokens `first` to `end` - 1.
+        units: units allocated, padding included.
+        states: number of states held, for layers that keep a state; all but the last are outdated.
     """
 
     first: int
@@ -28,11 +28,11 @@ class Part(NamedTuple):
 
 
 class Ledger:
-    """By the row of each sequence and by group.
+    """What each sequence holds, by its row and by group.
 
     Args:
         kept: what each group keeps.
-        rings: tokens after which a group's extents begin again; 0 = never.
+        rings: tokens after which a group's extents wrap around; 0 = never.
     """
 
     def __init__(self, kept: Sequence[Kept], rings: Sequence[int]) -> None:
@@ -44,8 +44,8 @@ class Ledger:
         self._holders: dict[int, Holder] = {}
         self._rows: np.ndarray | None = None
 
-    def tell(self, holder: Holder, parts: Sequence[Part]) -> None:
-        """What `holder` holds from now on, in place of what was told before."""
+    def update(self, holder: Holder, parts: Sequence[Part]) -> None:
+        """Enter what `holder` holds from now on."""
         row = holder.row
         if row not in self._holders:
             self._holders[row] = holder
@@ -60,7 +60,7 @@ class Ledger:
         self._ends[:, row] = holder.final, holder.promise, holder.finished
 
     def forget(self, holder: Holder) -> None:
-        """It holds nothing any more."""
+        """Remove a sequence that holds nothing any more."""
         row = holder.row
         self.held -= int(self._parts[:, 2, row].sum())
         self._parts[:, :, row] = 0
@@ -69,7 +69,7 @@ class Ledger:
 
     def books(self) -> list[list[int]]:
         """By group, in units: used, finished_held, reserved, over_reserved, rounding, cached (0), then out_of_window,
-        padding, state. Slots that several hold are counted for each.
+        padding, state. A shared slot is counted for each sequence that holds it.
         """
         if self._rows is None:
             self._rows = np.fromiter(self._holders, np.int64, len(self._holders))
@@ -115,7 +115,7 @@ class Ledger:
 
 
 def behind(kept: Kept, stored: np.ndarray) -> np.ndarray:
-    """`Kept.behind` of many."""
+    """`Kept.behind`, vectorized."""
     if not kept.reach:
         return np.zeros_like(stored)
     if kept.chunked:
@@ -124,6 +124,6 @@ def behind(kept: Kept, stored: np.ndarray) -> np.ndarray:
 
 
 def in_sum(groups: Sequence[Sequence[int]], cached: int, unheld: tuple[int, int, int]) -> LayoutBooks:
-    """The books of all groups together, with what nobody holds: (fragmented, short, free)."""
+    """The books of all groups together; `unheld` is (fragmented, short, free)."""
     sums = [sum(column) for column in zip(*groups, strict=True)]
     return LayoutBooks._make([*sums[:5], cached, *unheld, *sums[6:]])

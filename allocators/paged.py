@@ -63,7 +63,7 @@ class Paged(Allocator):
         blocks = -(-tokens // self.block_size)
         return blocks * self.block_size if blocks <= self.pool.num_blocks else None
 
-    def takes(self, tokens: int) -> str:
+    def describe_footprint(self, tokens: int) -> str:
         return "" if tokens > self.capacity else pieces(tokens, self.block_size, "block")
 
     def lookup(self, holder: Holder, most: int) -> Hit:
@@ -79,7 +79,7 @@ class Paged(Allocator):
         if hit:
             if count + pool.count_free(hit) > pool.num_free:
                 return None
-            pool.take(hit)
+            pool.touch(hit)
             self._forks.join(hit, holder)
         new = pool.allocate(count)
         if new is None:
@@ -113,7 +113,7 @@ class Paged(Allocator):
         if child.row >= 0:
             self.free(child)
         blocks = self._blocks[parent.row][: -(-parent.stored // self.block_size)]
-        self.pool.take(blocks)
+        self.pool.touch(blocks)
         self._forks.ever = True
         self._forks.join(blocks, child)
         if rest := parent.stored % self.block_size:
@@ -337,7 +337,7 @@ class Paged(Allocator):
         theirs = [(holder, self._host.forget(holder)) for holder in group]
         for holder, hosted in sorted(theirs, key=lambda pair: (-pair[0].stored, -len(pair[1]))):
             blocks = [here[block] for block in hosted]
-            self.pool.take([block for block in blocks if block in first])
+            self.pool.touch([block for block in blocks if block in first])
             self._forks.join(blocks, holder)
             last, held = blocks[-1], len(blocks) * size
             if last in first and holder.stored % size:

@@ -46,7 +46,7 @@ class Radix(Allocator):
         pages = self._pages(tokens)
         return pages * self.page_size if pages <= self.num_pages else None
 
-    def takes(self, tokens: int) -> str:
+    def describe_footprint(self, tokens: int) -> str:
         return "" if tokens > self.capacity else pieces(tokens, self.page_size, "page")
 
     def lookup(self, holder: Holder, most: int) -> Hit:

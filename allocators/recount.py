@@ -147,13 +147,13 @@ class Recount:
 
     def units(self, slots: int) -> int:
         """Slots, in the units of a layout that the placement was made without."""
-        if self.by_layer or not self.allocator.more_columns:
+        if self.by_layer or not self.allocator.extra_columns:
             return slots
         return slots * sum(kept.token_units for kept in self.allocator.kept)
 
     def in_units(self, naive: list[int], holders: Collection[Holder]) -> list[int]:
         """The books of slots in the units of a layout that the placement was made without."""
-        if self.by_layer or not self.allocator.more_columns:
+        if self.by_layer or not self.allocator.extra_columns:
             return naive
         counted = [self.units(slots) for slots in naive]
         for kept in self.allocator.kept:

@@ -65,12 +65,12 @@ class Split(Allocator):
         self.piece_tokens, self.grows = piece_tokens, placement == "virtual"
         self._parts: dict[int, list[Holder]] = {}  # by row: whom each group's placement knows
 
-    def expect_steps(self, tokens: int) -> None:
-        super().expect_steps(tokens)
-        if self.step_tokens > self.piece_tokens and any(grid.ring for grid in self.grids):
+    def limit_step_tokens(self, tokens: int) -> None:
+        super().limit_step_tokens(tokens)
+        if self.max_step_tokens > self.piece_tokens and any(grid.ring for grid in self.grids):
             raise ValueError(
                 f"a ring has room for allocator.piece_tokens={self.piece_tokens} tokens beside its window, and a step "
-                f"may compute {self.step_tokens} of a sequence: raise it, or lower scheduler.max_num_batched_tokens"
+                f"may compute {self.max_step_tokens} of a sequence: raise it, or lower scheduler.max_num_batched_tokens"
             )
 
     def footprint(self, tokens: int) -> int | None:
@@ -82,14 +82,14 @@ class Split(Allocator):
             units += slots * self.units[at]
         return units
 
-    def lacks(self, ask: Ask) -> bool:
+    def exceeds_free(self, ask: Ask) -> bool:
         """Each group has a pool of its own, so their sum tells nothing but what never fits."""
-        need = self.footprint(ask.gate if ask.gate > ask.need else ask.need)
+        need = self.footprint(ask.must_fit if ask.must_fit > ask.need else ask.need)
         return need is None or self.free_slots - ask.spare < need * ask.count
 
     def place(self, holder: Holder, tokens: int) -> int | None:
         asks = [Ask(min(tokens, longest)) for longest in self._longest]
-        if any(inner.lacks(ask) for inner, ask in zip(self.inner, asks, strict=True)):
+        if any(inner.exceeds_free(ask) for inner, ask in zip(self.inner, asks, strict=True)):
             return None
         parts, units = list[Holder](), 0
         for at, (inner, ask) in enumerate(zip(self.inner, asks, strict=True)):
@@ -143,7 +143,7 @@ class Split(Allocator):
             parts.append(Part(0, 0 if kept.state_units else part.held, part.held * unit, int(kept.state_units > 0)))
         return parts
 
-    def _tell(self, holder: Holder, tokens: int) -> None:
+    def _update_ledger(self, holder: Holder, tokens: int) -> None:
         """A ring is never full, and nothing is ever given back."""
         parts, room = self.occupied(holder), self.max_model_len
         for part, kept, grid in zip(parts, self.kept, self.grids, strict=True):
@@ -151,7 +151,7 @@ class Split(Allocator):
                 room = min(room, part.end)
         holder.room = max(room, tokens)
         if self._ledger is not None:
-            self._ledger.tell(holder, parts)
+            self._ledger.update(holder, parts)
 
     @property
     def free_slots(self) -> int:

@@ -66,7 +66,7 @@ class Virtual(Allocator):
         pages = -(-tokens // self.page_tokens)
         return pages * self.page_tokens if pages <= self.num_pages else None
 
-    def takes(self, tokens: int) -> str:
+    def describe_footprint(self, tokens: int) -> str:
         return "" if tokens > self.capacity else pieces(tokens, self.page_tokens, "page group")
 
     def place(self, holder: Holder, tokens: int) -> int | None:

@@ -79,7 +79,7 @@ class Hits:
             return []
         blocks = list[int]()
         for group in groups:
-            block = self.pool.find(group, contents[at])
+            block = self.pool.cached_block(group, contents[at])
             if not block:
                 return []
             blocks.append(block)

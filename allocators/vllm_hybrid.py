@@ -89,7 +89,7 @@ class VllmHybrid(Allocator):
         self.chunks.sparse = retention_interval == 0
         self.needs = Needs(geometry, self.pool, self.chunks, max_model_len, enable_prefix_caching)
         self.keys = Keys(geometry, self.pool, self.chunks, retention_interval)
-        self.cuts = enable_prefix_caching and bool(self.chunks.states)
+        self.aligned_chunks = enable_prefix_caching and bool(self.chunks.states)
         self._no_hits: list[list[int]] = [[] for _ in kept]
         self._states = self.needs.states
         self._held_by: dict[int, Held] = {}  # by row
@@ -105,7 +105,7 @@ class VllmHybrid(Allocator):
 
     def fits(self, prompt: int, tokens: int, whole: bool, piece: int) -> bool:
         """With prefix caching too it must fit with nothing found of its prompt: nobody can promise what will be."""
-        room, start, alone, step = self.num_blocks - 1, 0, self.needs.alone, self.step_tokens
+        room, start, alone, step = self.num_blocks - 1, 0, self.needs.alone, self.max_step_tokens
         if sum([spec.blocks(tokens, step) for spec in self.specs]) <= room:
             return True
         if whole and sum(alone(prompt, 0, True, step)) > room:
@@ -128,7 +128,7 @@ class VllmHybrid(Allocator):
         held = sum([1 for table in found.tables for block in table if block and users[block]])
         return Hit(found.tokens, held * self.grain, found)
 
-    def piece(self, holder: Holder, hit: Hit, count: int, most: int) -> int:
+    def chunk_tokens(self, holder: Holder, hit: Hit, count: int, most: int) -> int:
         found = hit.found
         if holder.row >= 0:
             start, junction = holder.stored, self._held_by[holder.row].junction
@@ -143,7 +143,7 @@ class VllmHybrid(Allocator):
         self._asked = ask
         return super().admit(seqs, ask)
 
-    def lacks(self, ask: Ask) -> bool:
+    def exceeds_free(self, ask: Ask) -> bool:
         """Of a group. How many blocks one sequence needs depends on what was found, too: `place` sees to it."""
         if ask.count == 1:
             return False
@@ -159,7 +159,7 @@ class VllmHybrid(Allocator):
         hits = found.tables or self._no_hits
         room = self.pool.num_free - -(-ask.spare // self.grain)
         held = Held(len(self.specs), found.junction)
-        if ask.gate > 0 and self._need(held, holder, min(ask.gate, self.max_model_len), hits, True) > room:
+        if ask.must_fit > 0 and self._need(held, holder, min(ask.must_fit, self.max_model_len), hits, True) > room:
             return None
         if self._need(held, holder, tokens, hits, False) > room:
             return None
@@ -173,10 +173,10 @@ class VllmHybrid(Allocator):
         held = self._held_by[holder.row]
         holder.held -= self.trim(holder)
         if self._need(held, holder, tokens, self._no_hits, False) > self.pool.num_free:
-            self._tell(holder, holder.stored)
+            self._update_ledger(holder, holder.stored)
             return 0
         holder.held += self._grow_all(holder, held, tokens, holder.stored) * self.grain
-        self._tell(holder, tokens)
+        self._update_ledger(holder, tokens)
         return holder.room
 
     def trim(self, holder: Holder) -> int:
@@ -196,7 +196,7 @@ class VllmHybrid(Allocator):
                 elif not states:
                     break
             if gone:
-                self.pool.leave(gone, holder.row)
+                self.pool.free(gone, holder.row)
                 given += len(gone)
             if states:
                 held.retired[group] = max(held.retired[group], end)
@@ -208,14 +208,14 @@ class VllmHybrid(Allocator):
         at, table = held.previous[group], held.tables[group]
         if not 0 <= at < running or not table[at]:
             return 0
-        self.pool.leave([table[at]], holder.row)
+        self.pool.free([table[at]], holder.row)
         table[at] = 0
         self.set_row(holder, at, [-1], group)
         return 1
 
     def release(self, holder: Holder) -> None:
         for table in self._held_by.pop(holder.row).tables:
-            self.pool.leave(reversed(table), holder.row)
+            self.pool.free(reversed(table), holder.row)
 
     def spans(self, holder: Holder) -> list[tuple[int, int]]:
         tables, size = self._held_by[holder.row].tables, self.grain
@@ -249,7 +249,7 @@ class VllmHybrid(Allocator):
         table = held.tables[group]
         return len(table) - (table.count(0) if self._states[group] else self._gone(held, group))
 
-    def _tell(self, holder: Holder, tokens: int) -> None:
+    def _update_ledger(self, holder: Holder, tokens: int) -> None:
         """Enter what it holds; it need not ask again before there is no room, or something to be given back."""
         held, parts, room = self._held_by[holder.row], self.occupied(holder), self.max_model_len
         for at, part in enumerate(parts):
@@ -263,13 +263,13 @@ class VllmHybrid(Allocator):
             room = tokens
         holder.room = room if room > tokens else tokens
         if self._ledger is not None:
-            self._ledger.tell(holder, parts)
+            self._ledger.update(holder, parts)
 
     # ---- what growing takes ------------------------------------------------------------------------------------------
 
-    def _need(self, held: Held, holder: Holder, tokens: int, hits: list[list[int]], gate: bool) -> int:
+    def _need(self, held: Held, holder: Holder, tokens: int, hits: list[list[int]], capped: bool) -> int:
         """Blocks that must be free so that a sequence can go on from what it has stored to `tokens`."""
-        return self.needs.of(held, holder, tokens, holder.stored, hits, gate, self.step_tokens)
+        return self.needs.of(held, holder, tokens, holder.stored, hits, capped, self.max_step_tokens)
 
     def _adopt(self, holder: Holder, held: Held, hits: list[list[int]], hit: int) -> None:
         for group, found in enumerate(hits):
@@ -277,7 +277,7 @@ class VllmHybrid(Allocator):
             low = min(self.specs[group].behind(hit) // size, len(found))
             for block in found[low:]:
                 if block:
-                    self.pool.join(block, holder.row)
+                    self.pool.touch(block, holder.row)
             held.tables[group] = [0] * low + found[low:]
             self.set_row(holder, 0, [block or -1 for block in held.tables[group]], group)
             held.considered[group] = len(found)
@@ -303,7 +303,7 @@ class VllmHybrid(Allocator):
                 first = min(first, self._copy(holder, held, group))
             if count > len(table):
                 added += count - len(table)
-                table += self.pool.take(count - len(table), group, holder.row)
+                table += self.pool.allocate(count - len(table), group, holder.row)
             if first < len(table):
                 self.set_row(holder, first, [block or -1 for block in table[first:]], group)
         held.exported = (exported, tokens)
@@ -315,14 +315,14 @@ class VllmHybrid(Allocator):
         source = table[-1]
         held.pending[group] = 0
         if pending == 1:
-            (target,) = self.pool.take(1, group, holder.row)
+            (target,) = self.pool.allocate(1, group, holder.row)
             self.pool.users[source].remove(holder.row)
             self.pool.users[source].append(-1)
-            self.pool.join(target, -1)
+            self.pool.touch(target, -1)
             table[-1] = target
         else:
-            (target,) = self.pool.take(1, group, -1)
-            self.pool.join(source, -1)
+            (target,) = self.pool.allocate(1, group, -1)
+            self.pool.touch(source, -1)
             self.pool.hand_over(source, target)
         self._copied[group].append((source, target))
         self._moves = [
@@ -354,7 +354,7 @@ class VllmHybrid(Allocator):
         for group, pairs in enumerate(self._copied):
             for pair in pairs:
                 for block in pair:
-                    self.pool.leave([block], -1)
+                    self.pool.free([block], -1)
             self._copied[group] = []
         self.pool.young.clear()
         return super().take_moves()
@@ -363,7 +363,7 @@ class VllmHybrid(Allocator):
 
     def facts(self) -> dict[str, float]:
         """What the engine would print of the pool when it starts, scheduling asynchronously as it does by default."""
-        geometry = replace(self.geometry, engine=self.geometry.engine._replace(in_flight=2 * self.step_tokens))
+        geometry = replace(self.geometry, engine=self.geometry.engine._replace(in_flight=2 * self.max_step_tokens))
         available = self.num_blocks * geometry.block_bytes
         return {
             "printed_kv_tokens": int(geometry.concurrency(available) * self.max_model_len),

@@ -71,7 +71,7 @@ class Keys:
         ends = [at // self.alignment * self.alignment for at in (holder.prompt_tokens - 1, held.junction)]
         every = self.retention_interval
         if (end not in ends and (every == 0 or (every and end % every))) or end // self.unit > len(contents):
-            self.pool.strip(block)
+            self.pool.drop_keys(block)
         elif self.pool.covers(block) != end:
             self.pool.replace(block, Key(group, contents[end // self.unit - 1], end))
 

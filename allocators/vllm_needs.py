@@ -31,11 +31,11 @@ class Needs:
             blocks += min(count, 2 + spec.checkpoints) if self.states[at] else count
         return blocks
 
-    def alone(self, end: int, start: int, gate: bool, step: int) -> list[int]:
+    def alone(self, end: int, start: int, capped: bool, step: int) -> list[int]:
         """Blocks that a sequence alone holds, by group, when it goes from `start` to `end`.
 
         Args:
-            gate: whether a window asks for no more than it ever takes.
+            capped: whether a window counts no more blocks than it ever takes.
             step: most tokens of a sequence that are computed in one step.
         """
         wanted = []
@@ -45,19 +45,19 @@ class Needs:
                 wanted.append(min(count, 1 + (before > 0 and count > before)))
             else:
                 wanted.append(
-                    (self._capped(spec, count, step) if gate else count) - spec.behind(start) // spec.block_size
+                    (self._capped(spec, count, step) if capped else count) - spec.behind(start) // spec.block_size
                 )
         return wanted
 
     def _capped(self, spec: Spec, count: int, step: int) -> int:
-        """Blocks that a gate asks for: no more than a window ever takes."""
+        """Blocks of a group, no more than its window ever takes."""
         if spec.kind in ("sliding", "chunked"):
             most = spec.blocks(self.max_model_len, step)
             return count if count < most else most
         return count
 
     def of(self, held: Held, holder: Holder, tokens: int, start: int, hits: list[list[int]],
-           gate: bool, step: int) -> int:  # fmt: skip
+           capped: bool, step: int) -> int:  # fmt: skip
         """Blocks that must be free so that a sequence can go from `start` tokens to `tokens`."""
         total, free_among = 0, self.pool.free_among
         for group, spec in enumerate(self.specs):
@@ -72,7 +72,7 @@ class Needs:
                     new = min(new, 1 + extra + (self.export(held, holder, start, tokens, hits) > 0))
                 total += new + free_among(found)
                 continue
-            if gate:
+            if capped:
                 count = self._capped(spec, count, step)
             low = spec.behind(start) // size
             total += max(count - max(low, len(found) + have), 0) + inside

@@ -17,6 +17,7 @@ import hydra
 
 from harness import compiled
 from harness.console import surroundings
+from harness.console.commands import COMMANDS
 from harness.console.signals import exit_code, listen
 from harness.errors import HarnessError, answer
 from harness.installation import EXPERIMENTS
@@ -30,12 +31,12 @@ def main() -> None:
     listen()
     try:
         if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
-            usage, command = COMMANDS[sys.argv[1]]
+            usage = COMMANDS[sys.argv[1]]
             words = usage.split()
             most = len(sys.argv) if usage.endswith("...") else len(words)
             if not sum(word[0] != "[" for word in words) <= len(sys.argv) - 2 <= most:
                 raise HarnessError(f"usage: python -m harness {sys.argv[1]} {usage}".rstrip())
-            command(*sys.argv[2:])
+            RUN[sys.argv[1]](*sys.argv[2:])
         else:
             _run()
     except HarnessError as error:
@@ -110,15 +111,15 @@ def _resume(folder: str, *more: str) -> None:
     _run()
 
 
-COMMANDS: dict[str, tuple[str, Callable[..., None]]] = {
-    "inspect": ("FILE [workload.KEY=VALUE]...", _inspect),
-    "compile": ("", _compile),
-    "report": ("DIR [figures=paper] [exports=[trace,benchmark]] [tables=[csv,parquet]]", _report),
-    "compare": ("DIR DIR [DIR]... [csv=FILE]...", _compare),
-    "resume": ("DIR [hydra/launcher=NAME]...", _resume),
-    "list": ("[KIND]", _list),
-    "tables": ("DIR", _tables),
-    "check": ("[FAMILY|KEY=VALUE]...", _check),
+RUN: dict[str, Callable[..., None]] = {
+    "inspect": _inspect,
+    "compile": _compile,
+    "report": _report,
+    "compare": _compare,
+    "resume": _resume,
+    "list": _list,
+    "tables": _tables,
+    "check": _check,
 }
 
 if __name__ == "__main__":

@@ -31,14 +31,15 @@ PLACES = (ROOT / "harness" / "__pycache__", CACHE / hashlib.sha256(bytes(ROOT)).
 PACKAGES = ("allocators", "schedulers", "harness")  # all that the compiled modules import is looked at
 PARTS = {
     "allocators": "base block_pool books buddy compaction contents contiguous dual_pool forks group_pages holes "
-    "host jenga keyed_pool layout ledger paged radix radix_tree recount split virtual vllm_books vllm_chunks "
+    "host jenga keyed_pool layout ledger paged radix radix_tree recount renamed split virtual vllm_books vllm_chunks "
     "vllm_groups vllm_held vllm_hits vllm_hybrid vllm_keys vllm_needs vllm_pool",
     "schedulers": "base content continuous group guaranteed_no_evict ideal lengths max_utilization past_future "
     "orders quiet rebuild request reservation static static_bucketed vllm_v1",
     "harness.replay": "clock engine jump replayer",
-    "harness.metrics": "gaps recorder",
+    "harness.metrics": "gaps jump recorder",
     "harness.runner": "base simulated",
-    "harness.runner.latency": "base roofline weights",
+    "harness.runner.latency": "base roofline",
+    "harness.layout": "weights",
 }
 MODULES = [f"{package}.{name}" for package, names in PARTS.items() for name in names.split()]
 FILES = [module.replace(".", "/") + ".py" for module in MODULES]

@@ -100,7 +100,7 @@ def open_device(cfg: DictConfig, asked: Collection[str] = ()) -> Device:
     Raises:
         HarnessError: whatever of it can't be had or is not modelled; it is known before anything runs.
     """
-    device: Device = _home(cfg).open_device(cfg, asked)
+    device: Device = _opener(cfg).open_device(cfg, asked)
     return device
 
 
@@ -110,7 +110,7 @@ def layout_for(cfg: DictConfig) -> KVLayout:
     Raises:
         HarnessError: it is not known, or the devices can't share its heads.
     """
-    layout: KVLayout = _home(cfg).layout_for(cfg)
+    layout: KVLayout = _opener(cfg).layout_for(cfg)
     return layout
 
 
@@ -134,7 +134,12 @@ def is_elsewhere(cfg: DictConfig) -> bool:
     return "device" in cfg and KINDS[cfg.device.kind].runs == "elsewhere"
 
 
-def _home(cfg: DictConfig) -> Any:
+def home_of(cfg: DictConfig) -> Any:
+    """The module of the device of `cfg`."""
+    return import_module(KINDS[cfg.device.kind].home)
+
+
+def _opener(cfg: DictConfig) -> Any:
     if is_elsewhere(cfg):
         raise HarnessError(f"device={cfg.device.kind}: a server is only sent requests; its model and pool are its own")
-    return import_module(KINDS[cfg.device.kind].home)
+    return home_of(cfg)

@@ -129,6 +129,11 @@ def read_csv(path: Path, key: str, columns: Sequence[str]) -> pd.DataFrame:
     return table
 
 
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows, each as a mapping."""
+    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
+
+
 def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else str(value)  # a number of numpy's
 

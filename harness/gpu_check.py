@@ -24,9 +24,9 @@ from harness.console.signals import exit_code, listen
 from harness.environment import environment
 from harness.errors import HarnessError, answer
 from harness.files import write_json, write_table
+from harness.folders.owner import Lock, holder, results_in
 from harness.installation import EXPERIMENTS
 from harness.job import run_job
-from harness.sweeps.folders import Lock, holder, results_in
 
 ROWS = ("vllm", "continuous+contiguous+max_model_len", "static+contiguous+max_model_len", "static+paged+on_demand")
 FULL = ("model=llama_8b", "device=cuda", "gpu_memory_utilization=0.9", "workload.num_requests=2048",
@@ -119,14 +119,14 @@ def _models(out: Path) -> dict[str, Any]:
     import pandas as pd
 
     from harness.runner.device import open_model
-    from harness.runner.verdict import judge
+    from harness.runner.logits_check import compare_logits
 
     rows = []
     for name in MODELS:
         settings = [f"model={name}", "device.dtype=float32"]
         with initialize_config_dir(str(EXPERIMENTS), version_base="1.3"):
             model, backend = open_model(compose("config", overrides=settings))
-        verdict = judge(model, backend)
+        verdict = compare_logits(model, backend)
         rows.append({"model": name, "kernels": backend.name, "equal": verdict.equal, "difference": verdict.difference,
                      "tolerance": verdict.tolerance})  # fmt: skip
     table = pd.DataFrame(rows)
@@ -139,9 +139,9 @@ def _models(out: Path) -> dict[str, Any]:
 def _answers(out: Path, quick: bool) -> dict[str, Any]:
     import torch
 
-    from harness.tasks.answers_check import check_answers
+    from harness.tasks.same_outputs import check_same_outputs
 
-    table = check_answers(EXPERIMENTS, 8 if quick else 48, "cuda" if torch.cuda.is_available() else "cpu")
+    table = check_same_outputs(EXPERIMENTS, 8 if quick else 48, "cuda" if torch.cuda.is_available() else "cpu")
     write_table(out / "answers.csv", table)
     return {"answers": int(table["answers"].sum()), "equal_pct_least": float(table["equal_pct"].min()),
             "preemptions": int(table["preemptions"].sum())}  # fmt: skip

@@ -1,9 +1,10 @@
-"""The contract of a scheduler: who is in the next step's batch. It asks an allocator for room and nothing else for it.
+"""The contract of a scheduler: it chooses the next step's batch, and asks the allocator for the room that takes.
 
 To write a scheduler, subclass `Scheduler` and write `schedule(now)`: choose sequences, get room for them
-(`self.allocator.admit` / `grow`, or the helpers `admit_head`, `preempt`) and return `self.close(batch)`. Where
-sequences may share a prefix, `self.commit(batch)` before each admission lets it find what the step computes before it.
-Queues, rejection of what can never be served, and the end of a step are done here.
+(`self.allocator.admit` / `grow`, or the helpers `admit_head`, `grow_or_preempt`, `preempt`) and return
+`self.close(batch)`. With prefix caching, call `self.commit(batch)` before each admission, so that the admitted sequence
+can reuse what earlier sequences of the same step compute. The base class keeps the queues, rejects requests that can
+never be served, and ends each step.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from allocators.base import Allocator, Ask
+from allocators.renamed import refuse_renamed
 from schedulers.group import Branches, Group, Groups
 from schedulers.lengths import predictor
-from schedulers.orders import Line, Order, order_of
-from schedulers.quiet import Quiet, refuse_renamed
+from schedulers.orders import Order, QueueOrder, order_of
+from schedulers.quiet import SCHEDULER_HOOKS, Quiet
 from schedulers.request import Batch, Rejection, Request, Sequence
 from schedulers.reservation import Reservation, on_demand
 
 
 @dataclass(slots=True)
 class PrefixCounts:
-    """Tokens looked for and found in the pool at successful admissions; those after a preemption are counted apart."""
+    """Tokens looked up and found in the prefix cache at admissions (as vLLM's `PrefixCacheStats`); repeats apart."""
 
     queries: int = 0
     hits: int = 0
@@ -33,7 +35,7 @@ class PrefixCounts:
     preempted_hits: int = 0
 
     def add(self, seq: Sequence, tokens: int, hit: int) -> None:
-        """`seq` was admitted; `tokens` of it were looked for, and `hit` of them were there."""
+        """Count an admission of `seq`: `tokens` were looked up, `hit` of them were found."""
         if seq.preemptions:
             self.preempted_queries += tokens
             self.preempted_hits += hit
@@ -52,74 +54,76 @@ class Scheduler(ABC):
         max_num_seqs: most sequences in a batch.
         max_num_batched_tokens: most tokens computed in a step.
         chunked_prefill: whether a prompt may be computed in pieces.
-        watermark: share of the pool that an on-demand admission leaves free while others run (0 ... < 1).
-        policy: who is admitted first: `fcfs`, `priority` (the lowest number), `shortest_first` (the shortest answer, as
-            `length_predictor` tells it at arrival), `earliest_deadline` (of a first or last token, as the request says)
-            or `longest_prefix` (the most tokens in the pool), or any `schedulers.orders.Order`; preempted sequences go
-            by it too, but for `fcfs` and `longest_prefix`, where they come first.
-        length_predictor: who tells how long an answer will be: `oracle`, `history` (the mean of like ones that have
-            ended) or `noisy:SIGMA` (the truth times a lognormal error), see `schedulers.lengths`.
-        seed: of whatever is drawn.
+        watermark: share of the pool that an on-demand admission leaves free while other sequences run (0 ... < 1).
+        policy: the order of admission: `fcfs`, `priority` (lowest number first), `shortest_first` (shortest output
+            first, as `length_predictor` expects it at arrival), `earliest_deadline` (of the first or last token, from
+            the request's limits), `longest_prefix` (longest prefix hit first), or a `schedulers.orders.Order`.
+            Preempted sequences are ordered too, except with `fcfs` and `longest_prefix`, where they come first.
+        length_predictor: expects the output lengths: `oracle`, `history` (the mean of similar requests that have
+            finished) or `noisy:SIGMA` (the true length times a lognormal error), see `schedulers.lengths`.
+        seed: seed of random choices.
 
     Attributes:
-        waiting: arrived or preempted, not admitted; the head is served first. A group is there through its leader.
-        swapped: leaders whose groups wait on the host, the head comes back first.
-        running: admitted, in admission order, those of a group side by side.
-        groups: the groups in `running`, of requests that want several answers.
-        order: the order that `policy` means, and `line`, how the queue is kept in it.
-        predict: who tells how long a step would take, see `estimate`; set by whoever runs the scheduler.
-        prefix: tokens looked for and found in the pool at admission.
-        piece_tokens: tokens of a prompt that are computed in one step, while others are there.
-        reserve_full_isl: whether all tokens of a sequence must fit at admission, though only a piece is computed.
-        ahead: whether it may be asked for the next step before the one under way is completed; then it passes over a
-            sequence that has nothing left to compute.
+        waiting: sequences that arrived or were preempted; the head is admitted first. A group waits as its leader.
+        swapped: leaders of groups that were swapped to the host; the head comes back first.
+        running: admitted sequences in admission order; those of a group are adjacent.
+        groups: the groups in `running` (requests with n > 1).
+        order: the order that `policy` names; `queue_order` keeps the queue in it.
+        predict: predicts the duration of a step, see `estimate`; set by the engine.
+        prefix: tokens looked up and found in the prefix cache.
+        max_chunk_tokens: most prompt tokens of one sequence in a step.
+        reserve_full_isl: whether all tokens of a sequence must fit at admission, even if only a chunk is computed.
+        supports_groups: whether requests with n > 1 are served.
+        aligns_chunks: whether chunks of a prompt end where `Allocator.chunk_tokens` says.
+        async_scheduling: whether `schedule` may be called before the previous step is completed. It then must pass over
+            sequences that have nothing left to compute.
     """
 
     reserve_full_isl = True
-    several_answers = True  # whether it serves requests with n > 1
-    cuts_pieces = False  # whether its pieces of a prompt end where the allocator wants them to
-    ahead = False
+    supports_groups = True
+    aligns_chunks = False
+    async_scheduling = False
 
     def __init__(self, allocator: Allocator, reservation: Reservation, *, max_model_len: int, max_num_seqs: int = 256,
                  max_num_batched_tokens: int = 2560, chunked_prefill: bool = False,
                  watermark: float = 0.01, policy: str | Order = "fcfs", length_predictor: str = "oracle",
                  seed: int = 0) -> None:  # fmt: skip
-        refuse_renamed(type(self))
+        refuse_renamed(type(self), SCHEDULER_HOOKS)
         for key, value in (("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", max_num_batched_tokens)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"scheduler.{key} must be a whole number of at least 1, got {value!r}")
         if not 0 <= watermark < 1:
             raise ValueError(f"scheduler.watermark must be at least 0 and below 1, got {watermark}")
         self.order = order_of(policy, allocator)
-        self.line = Line(self.order)
+        self.queue_order = QueueOrder(self.order)
         self.lengths = predictor(length_predictor, seed)
         self.allocator = allocator
         self.reservation = reservation
         self.max_model_len = max_model_len
         self.max_num_seqs = max_num_seqs
-        self.max_num_batched_tokens = self.piece_tokens = max_num_batched_tokens
+        self.max_num_batched_tokens = self.max_chunk_tokens = max_num_batched_tokens
         self.chunked_prefill = chunked_prefill
-        if allocator.cuts and not self.cuts_pieces:
+        if allocator.aligned_chunks and not self.aligns_chunks:
             raise ValueError(
                 f"{type(self).__name__} computes prompts in pieces of any length, but states are kept for reuse at the "
                 "ends of blocks only: use scheduler=vllm_v1, or allocator.enable_prefix_caching=false"
             )
-        allocator.expect_steps(max_num_batched_tokens)
+        allocator.limit_step_tokens(max_num_batched_tokens)
         unit = allocator.grain  # whole blocks, rounded down, as vLLM does
         spare = int(watermark * (allocator.capacity // unit)) * unit
-        self.spare = spare if reservation is on_demand else 0
+        self.watermark_slots = spare if reservation is on_demand else 0
         self.waiting: deque[Sequence] = deque()
         self.swapped: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.groups = Groups(allocator)
-        self._untold = 0  # preemptions since the last batch with anybody in it
+        self._unreported = 0  # preemptions since the last batch that was not empty
         self.prefix = PrefixCounts()
         self.predict: Callable[[Batch], int | None] | None = None
 
     # ---- the contract ----------------------------------------------------------------------------------------------
 
     def add(self, request: Request) -> Rejection | None:
-        """Queue an arrived request, or say why it can never be served."""
+        """Queue an arrived request, or return why it can never be served."""
         reason = self.unservable(request)
         if reason:
             return Rejection(request, reason)
@@ -132,39 +136,38 @@ class Scheduler(ABC):
 
     @property
     def num_requests(self) -> int:
-        """Requests that wait, run or are swapped."""
+        """Requests that wait, run or are swapped out."""
         return len(self.waiting) + len(self.swapped) + len(self.running) - self.groups.siblings
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait for memory or a place, on the host or without any."""
+        """Requests that wait to run, swapped ones included."""
         return len(self.waiting) + len(self.swapped)
 
     @abstractmethod
     def schedule(self, now: int) -> Batch:
-        """The next step's batch at time `now` (ns); an empty one when nothing can run yet."""
+        """The next step's batch at time `now` (ns); an empty batch if nothing can run yet."""
 
     def complete(self, batch: Batch, tokens: Items[int] | None, branches: Branches | None = None
                  ) -> tuple[list[Sequence], list[Sequence]]:  # fmt: skip
-        """End a step, or a jump of many.
+        """End a step, or the last of several steps taken together.
 
         Args:
-            batch: what `schedule` returned.
-            tokens: the sampled token of each sequence of `batch.seqs` that had one due, in order, less those of groups;
+            batch: the batch that `schedule` returned.
+            tokens: the sampled tokens of those sequences of `batch.seqs` that had one due, in order, groups excluded;
                 None = simulated.
-            branches: by request id, how the answers of each group go on that had a token due; a simulated group that is
-                left out goes on with every answer.
+            branches: by request id, how the sequences of each group with a token due go on; a simulated group without
+                an entry goes on with every sequence.
 
         Returns:
-            The sequences that produced a token in each step, and those that finished in the last (of a group that
-            finished, the leader).
+            The sequences that produced a token, and those that finished (of a group, its leader).
         """
-        produced, finished, told = [], [], []
+        produced, finished, grouped = [], [], []
         for seq in batch.seqs:
             stored = seq.stored
             if seq.group is not None:
                 if seq is seq.group.seqs[0] and self.groups.advance(seq.group, branches, self.running):
-                    told += seq.group.seqs
+                    grouped += seq.group.seqs
                     if seq.done:
                         finished.append(seq)
             elif stored >= seq.num_tokens:
@@ -174,47 +177,47 @@ class Scheduler(ABC):
                     finished.append(seq)
         if tokens is not None:
             for seq, token in zip(produced, tokens, strict=True):
-                seq.say(token)
+                seq.append_token(token)
         if finished:
             for seq in finished:
                 self.lengths.observe(seq.request)
-            self.finish([member for seq in finished for member in seq.members] if told else finished)
-        if told:
+            self.finish([member for seq in finished for member in seq.members] if grouped else finished)
+        if grouped:
             self.groups.count(self.running)
-        return produced + told if told else produced, finished
+        return produced + grouped if grouped else produced, finished
 
     def wake_at(self) -> int | None:
-        """When (ns) the scheduler would act although nothing arrives or finishes; None = never.
+        """When (ns) the scheduler would act even if nothing arrives or finishes; None = never.
 
-        Asked after each `schedule`. The first step that begins then or later is scheduled as usual, and so is one in
-        between where something happens sooner. What is past, or said while no request is there, has no effect.
+        Called after each `schedule`. Steps taken together end at this time, and an idle engine is woken then. A time in
+        the past, or one returned while the scheduler has no request, has no effect.
         """
         return None
 
     def quiet(self, batch: Batch) -> Quiet | None:
-        """Whether `schedule` would go on with the next token of each sequence of `batch`, in the same order, and do
-        nothing else, and what bounds that. None, as here, is always right, and slow in simulation.
+        """How long the next calls of `schedule` would only return the next token of each sequence of `batch`.
 
-        Asked after `schedule` and before `complete`; it changes nothing. It is asked only if no class below the one
-        that defines it replaces anything of that class (see `schedulers.quiet.vouched`).
+        None means unknown: always right, but simulation then takes every step by itself. Called after `schedule` and
+        before `complete`; changes nothing. Not called if a subclass of the class that defines it overrides anything
+        else of that class (see `schedulers.quiet.vouched`).
         """
         return None
 
     # ---- for subclasses --------------------------------------------------------------------------------------------
 
     def enqueue(self, seq: Sequence) -> None:
-        """Let an arrived sequence wait: behind all others, or where the order puts it."""
-        self.line.enter(self.waiting, seq)
+        """Add an arrived sequence to `waiting`: at the end, or where the order puts it."""
+        self.queue_order.insert(self.waiting, seq)
 
     def requeue(self, seq: Sequence) -> None:
-        """Let a preempted sequence wait: before all others, or where the order puts it."""
+        """Add a preempted sequence to `waiting`: at the front, or where the order puts it."""
         if self.order.preempted_first:
             self.waiting.appendleft(seq)
         else:
             self.enqueue(seq)
 
     def end_of(self, request: Request) -> int:
-        """Prompt and output tokens with which `request` is finished."""
+        """Prompt and output tokens of `request` when it finishes."""
         return request.prompt_len + request.output_len
 
     def unservable(self, request: Request) -> str | None:
@@ -227,10 +230,10 @@ class Scheduler(ABC):
         if promise:
             fits = self.allocator.footprint(stored) is not None
         else:
-            fits = self.allocator.fits(request.prompt_len, stored, self.reserve_full_isl, self.piece_tokens)
+            fits = self.allocator.fits(request.prompt_len, stored, self.reserve_full_isl, self.max_chunk_tokens)
         if not fits:
             promised = f", promised to a request of {total - 1}," if stored > total - 1 else ""
-            takes = self.allocator.takes(stored)
+            takes = self.allocator.describe_footprint(stored)
             return f"{stored} tokens{promised} never fit the KV pool of {self.allocator.capacity} slots" + (
                 f": they take {takes}" if takes else ""
             )
@@ -239,7 +242,7 @@ class Scheduler(ABC):
                 f"chunked prefill is off and {total - 1} tokens (prompt and what a preemption would recompute) exceed "
                 f"max_num_batched_tokens = {self.max_num_batched_tokens}"
             )
-        if request.n > 1 and not self.several_answers:
+        if request.n > 1 and not self.supports_groups:
             return f"n = {request.n}: {type(self).__name__} serves requests that want a single answer"
         limits = {"max_num_seqs": self.max_lanes, "max_num_batched_tokens": self.max_num_batched_tokens}
         return self.groups.unservable(request, stored, total - 1, limits) if request.n > 1 else None
@@ -250,22 +253,24 @@ class Scheduler(ABC):
         return self.max_num_seqs
 
     def admit_head(self, batch: Batch, budget: int, limit: int = 0) -> int:
-        """Try to admit the head of the queue with at most `budget` new tokens; the watermark stays free if others run.
+        """Try to admit the head of the queue with at most `budget` new tokens.
+
+        While other sequences run, the watermark stays free.
 
         Args:
-            limit: cuts a prompt into pieces of so many tokens, whatever the budget; 0 = no limit.
+            limit: largest chunk of a prompt, whatever the budget; 0 = no limit.
 
         Returns:
-            The tokens scheduled for it; 0 when it has to wait, with `batch.blocked` set if memory was the reason.
+            The tokens scheduled for it; 0 if it has to wait, with `batch.blocked` set if memory was the reason.
         """
-        if not self.line.sorted:
-            self.line.bring_forward(self.waiting, batch.now)
+        if not self.queue_order.sorted:
+            self.queue_order.move_first_to_front(self.waiting, batch.now)
         seq = self.waiting[0]
-        if (seq.group or self.groups.to_come) and self.groups.crowded(seq, self.running, self.max_lanes):
+        if (seq.group or self.groups.to_come) and self.groups.exceeds_lanes(seq, self.running, self.max_lanes):
             return 0
-        lacking = self.lacking(seq, budget)
-        if lacking:
-            asked = self.allocator.unheld + lacking
+        shortfall = self.shortfall(seq, budget)
+        if shortfall:
+            asked = self.allocator.unheld + shortfall
             batch.blocked = Ask(seq.num_tokens, spare=max(asked - seq.num_tokens, 0), final=seq.end_tokens - 1)
             return 0
         ask = self._ask(seq, budget, limit)
@@ -277,7 +282,7 @@ class Scheduler(ABC):
         if self.allocator.admit(admitted, ask) is None:
             batch.blocked = ask
             return 0
-        self.prefix.add(seq, seq.to_admit, hit)
+        self.prefix.add(seq, seq.tokens_to_admit, hit)
         if not seq.preemptions:
             seq.cached_tokens = hit
         self.waiting.popleft()
@@ -290,9 +295,9 @@ class Scheduler(ABC):
         return count
 
     def _ask(self, seq: Sequence, budget: int, limit: int = 0) -> Ask | None:
-        """What is asked for a waiting sequence; None where a budget cuts what must be computed whole."""
-        total = seq.to_admit
-        hit = self.allocator.lookup(seq, total - 1)  # one is computed at least: its logits are the answer
+        """The admission to ask for a waiting sequence; None if the budget is too small for it."""
+        total = seq.tokens_to_admit
+        hit = self.allocator.lookup(seq, total - 1)  # at least one token is computed, for its logits
         count = total - hit.tokens
         if 0 < limit < count:
             count = limit
@@ -300,49 +305,50 @@ class Scheduler(ABC):
             if not self.chunked_prefill:
                 return None
             count = budget
-        if self.allocator.cuts:
-            count = self.allocator.piece(seq, hit, count, limit or self.max_num_batched_tokens)
+        if self.allocator.aligned_chunks:
+            count = self.allocator.chunk_tokens(seq, hit, count, limit or self.max_num_batched_tokens)
             if not count:
                 return None
         return Ask(
             tokens=hit.tokens + count,
             promise=self.reservation(seq.request, self.max_model_len),
-            gate=total if self.reserve_full_isl else 0,
-            spare=self.spare if self.running else 0,
+            must_fit=total if self.reserve_full_isl else 0,
+            spare=self.watermark_slots if self.running else 0,
             final=seq.end_tokens - 1,
             hit=hit,
         )
 
-    def newcomers_matter(self) -> bool:
-        """Whether one that arrives now could join the next batch, or be expected to be of another length than later."""
+    def arrivals_could_join(self) -> bool:
+        """Whether a request that arrives now could join the next batch, or would be predicted another length later."""
         if self.lengths.learns:
             return True
-        return len(self.running) < self.max_num_seqs and (self.line.overtakes or not self.waiting)
+        return len(self.running) < self.max_num_seqs and (self.queue_order.overtakes or not self.waiting)
 
     def refusal_ahead(self, limit: int = 0) -> Ask | None:
-        """What the queue's head, another one since somebody was preempted, is sure to be refused in the next steps.
+        """What the queue's head is sure to be refused while the next steps only decode; None = it might be admitted.
 
-        As long as they only repeat this one: what is free does not grow meanwhile. None = it may be admitted.
+        Asked after a preemption has put another sequence at the head. No slots become free in such steps.
         """
         seq, budget = self.waiting[0], self.max_num_batched_tokens - len(self.running)
-        if seq.group is not None or self.groups.to_come or budget <= 0 or not self.line.sorted:
+        if seq.group is not None or self.groups.to_come or budget <= 0 or not self.queue_order.sorted:
             return None
-        if type(self).lacking is not Scheduler.lacking:  # what the head lacks may be another count in each step
+        if type(self).shortfall is not Scheduler.shortfall:  # the shortfall may change in each step
             return None
         ask = self._ask(seq, budget, limit)
-        return ask if ask is not None and self.allocator.lacks(ask) else None
+        return ask if ask is not None and self.allocator.exceeds_free(ask) else None
 
-    def lacking(self, seq: Sequence, budget: int) -> int:
-        """Slots that the pool would lack some day if `seq` joined now, as far as this scheduler looks ahead.
+    def shortfall(self, seq: Sequence, budget: int) -> int:
+        """Slots that the pool would lack at some later time if `seq` were admitted now.
 
-        Asked of each head of the queue with the tokens left in the step; 0 = it may join if there is room for it now.
+        For schedulers that look ahead. Called for the head of the queue with the step's remaining token budget; 0 = the
+        sequence may be admitted if there is room for it now.
         """
         return 0
 
     def estimate(self, batch: Batch) -> int | None:
-        """How long a step would take (ns) that computes `batch` as it is by now; None where nobody can tell.
+        """How long a step with the current `batch` would take (ns); None if there is no prediction.
 
-        A simulated device is asked, and says what the step will take, but for moves and for what is drawn at random.
+        A simulated device predicts its own step times exactly, apart from moves and random variation.
         """
         if self.predict is None:
             return None
@@ -355,33 +361,36 @@ class Scheduler(ABC):
             for i in planned:
                 batch.seqs[i].stored -= batch.counts[i]
 
-    def find_room(self, seq: Sequence, tokens: int, batch: Batch) -> bool:
-        """Get a running sequence room for `tokens` in all, from others if need be; False if it lost its own instead.
+    def grow_or_preempt(self, seq: Sequence, tokens: int, batch: Batch) -> bool:
+        """Get a running sequence room for `tokens` in all, preempting others if necessary.
 
         Skip the call while ``seq.room >= tokens``.
+
+        Returns:
+            False if the sequence itself was preempted.
         """
         while tokens > seq.room and not self.allocator.grow(seq, tokens):
-            self.make_way(seq, batch)
+            self.preempt_for(seq, batch)
             if seq.row < 0:
                 return False
         return True
 
-    def make_way(self, seq: Sequence, batch: Batch) -> None:
-        """Give some slots back, since `seq` was refused room: the latest admitted is preempted, maybe `seq` itself."""
+    def preempt_for(self, seq: Sequence, batch: Batch) -> None:
+        """Free some slots because `seq` was refused room: preempt the last admitted sequence, maybe `seq` itself."""
         self.preempt(self.running[-1], batch)
 
     def preempt(self, seq: Sequence, batch: Batch) -> None:
-        """Take all memory of `seq`, and of its group, away; it waits and will be computed again, its outputs kept."""
+        """Free all slots of `seq` and its group; it waits, keeps its outputs, and will be recomputed."""
         leader = seq.members[0]
-        for member in self.withdraw(seq, batch):
+        for member in self.remove_running(seq, batch):
             member.computed_before = max(member.computed_before, member.stored)
             self.allocator.free(member)
         if leader.group:
             leader.group.forked = False
         self.requeue(leader)
 
-    def withdraw(self, seq: Sequence, batch: Batch) -> list[Sequence]:
-        """Stop running `seq` and its group, whatever of it is scheduled; those that ran."""
+    def remove_running(self, seq: Sequence, batch: Batch) -> list[Sequence]:
+        """Remove `seq` and its group from `running` and from `batch`; returns the sequences that ran."""
         seq.members[0].preemptions += 1
         batch.preemptions += 1
         batch.preempted.append(seq.members[0])
@@ -394,7 +403,7 @@ class Scheduler(ABC):
         return members
 
     def commit(self, batch: Batch) -> None:
-        """Tell the allocator what was scheduled since the last call; from now on its full blocks can be reused."""
+        """Commit what was scheduled since the last call to the allocator; its full blocks can be reused from now on."""
         seqs, counts = batch.seqs, batch.counts
         if batch.committed == len(seqs):
             return
@@ -407,21 +416,19 @@ class Scheduler(ABC):
         batch.committed = len(batch.seqs)
 
     def close(self, batch: Batch) -> Batch:
-        """Commit what was scheduled and collect the moves it needs; nobody makes those of an empty batch, so they wait
-        for the next one.
-        """
+        """Commit what was scheduled and collect its moves. An empty batch is not executed: its moves stay queued."""
         self.commit(batch)
         if batch.seqs:
             batch.moves, batch.delay_ns = self.allocator.take_moves(), self.allocator.take_delay()
         batch.saved = self.allocator.saved_slots
         batch.grouped = self.groups.siblings > 0 or self.groups.unforked > 0
-        self._untold += batch.preemptions
+        self._unreported += batch.preemptions
         if batch.seqs:
-            batch.preemptions, self._untold = self._untold, 0
+            batch.preemptions, self._unreported = self._unreported, 0
         return batch
 
     def finish(self, finished: Items[Sequence]) -> None:
-        """Free what finished sequences held."""
+        """Free the slots of finished sequences."""
         for seq in finished:
             self.allocator.free(seq)
             seq.chain = None
@@ -429,5 +436,5 @@ class Scheduler(ABC):
 
 
 def decodes_next(batch: Batch) -> bool:
-    """Whether every sequence of the batch has its next token due after it."""
+    """Whether every sequence of the batch has a token due when the step ends."""
     return not any(seq.stored < seq.num_tokens for seq in batch.seqs)

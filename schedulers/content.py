@@ -1,12 +1,12 @@
-"""What a sequence contains, block by block or token by token, as keys for prefix reuse.
+"""Hashes of the blocks, or keys of the tokens, of a sequence, for prefix reuse.
 
-Keys of blocks are equal only where all tokens up to there are. A block of known token ids is known by a digest of all
-tokens up to its end. A prompt of a trace's hash ids is known by digests of those, read off at the piece in which a
-block ends. A prompt of which nothing is known, and what a simulated run generates, belong to their request alone: it
-finds them again after a preemption, nobody else does.
+Hashes of two blocks are equal only if all tokens up to their ends are equal. With known token ids, a block's hash is a
+digest of all tokens up to its end. With a trace's hash ids, it is a digest of the hash ids up to the piece in which the
+block ends. If the content of a prompt is unknown, and for the outputs of a simulated run, hashes are unique to the
+request: only the request itself finds them again, after a preemption.
 
-The key of a token is two numbers: what the second one counts, and that. Tokens of equal keys at the same place, after
-equal keys, are equal: a hash id stands for each token of its piece, and where in the piece it is the place says.
+The key of a token is two numbers: the kind of the second number, and that number. Tokens with equal keys at the same
+position, after equal keys, are equal: a hash id is the key of every token of its piece.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from schedulers.request import Request
 
 
-TOKEN_IDS = 0  # first number of a token's key; the length of the pieces for hash ids, below 0 for a request of its own
+TOKEN_IDS = 0  # first number of a token's key; for hash ids the length of a piece; below 0 = unique to a request
 
 
 class Chain:
-    """The keys of a sequence's first blocks and tokens, as far as somebody asked for them."""
+    """The hashes of a sequence's first blocks, or the keys of its first tokens, as far as they were asked for."""
 
     __slots__ = ("_digest", "_fork", "keys", "tokens")
 
@@ -36,20 +36,20 @@ class Chain:
         self.keys: list[Hashable] = []
         self.tokens = NO_KEYS
         self._digest = sha256()  # of the tokens, or the pieces, of the blocks so far
-        self._fork = 0  # what tells apart answers to one request that nobody knows the tokens of
+        self._fork = 0  # distinguishes the outputs of one request if their tokens are unknown
 
     def fork(self, number: int) -> Chain:
-        """Of a sequence that is the same so far; `number` is another for each fork of a request."""
+        """A copy for a forked sequence; `number` differs for each fork of a request."""
         child = Chain()
         child.keys, child.tokens, child._digest, child._fork = list(self.keys), self.tokens, self._digest.copy(), number
         return child
 
     def extend(self, request: Request, outputs: Sequence[int], block_size: int, count: int) -> None:
-        """Have at least `count` keys.
+        """Compute at least `count` keys.
 
         Args:
-            request: whose prompt it is.
-            outputs: the tokens sampled so far, empty where they are simulated.
+            request: the sequence's request.
+            outputs: the tokens sampled so far; empty if simulated.
             block_size: tokens in a block, the same in every call.
         """
         if request.token_ids is not None:

@@ -11,13 +11,13 @@ from schedulers.request import Batch, Sequence
 
 
 class Continuous(Scheduler):
-    """Running sequences first, then the waiting ones first-come-first-served; the latest admitted is preempted first.
+    """Running sequences first, then the waiting ones in the queue's order; the last admitted is preempted first.
 
     Args:
         prefill_first: a step with new prompts computes prompts only (vLLM 0.1.3 - 0.1.7); otherwise prompts and decodes
             share a step.
-        preemption: what becomes of a preempted sequence: `recompute` it later, or `swap` it to the host, all of its
-            group or nothing; recomputed if the host is full. While anybody is on the host, nobody is admitted.
+        preemption: `recompute` a preempted sequence later, or `swap` its whole group to the host (recompute if the host
+            is full). While any sequence is swapped out, none is admitted.
     """
 
     def __init__(self, *args: Any, prefill_first: bool = False,
@@ -41,7 +41,7 @@ class Continuous(Scheduler):
             if batch.seqs:
                 return self.close(batch)
         budget = self._run(batch, budget)
-        anew = bool(batch.preempted) and not self.running  # a group alone, refused for how its own extents lie
+        anew = bool(batch.preempted) and not self.running  # a lone group that fragments the pool itself
         if anew:
             budget = self.max_num_batched_tokens
         if anew or not batch.preempted:
@@ -54,39 +54,39 @@ class Continuous(Scheduler):
 
     def preempt(self, seq: Sequence, batch: Batch) -> None:
         if self.preemption == "swap" and self._swap_out(seq):
-            self.withdraw(seq, batch)
+            self.remove_running(seq, batch)
             self.swapped.appendleft(seq.members[0])
         else:
             super().preempt(seq, batch)
 
     def _swap_out(self, seq: Sequence) -> bool:
-        """Move all of its request to the host; False if some of it has no tokens, or there is no room."""
+        """Move the whole group to the host; False if a member has no tokens, or the host is full."""
         held = [member for member in seq.members if member.row >= 0]
         return all(member.stored for member in seq.members) and self.allocator.swap(held, to_host=True)
 
     def quiet(self, batch: Batch) -> Quiet | None:
-        """All that runs is in the batch, and who waits was refused memory, or a place, and will be while both fill up.
+        """All running sequences are in the batch, and the queue's head was refused memory or a lane and will be again.
 
-        Not so where a head waits for a prefix that others compute, or asks for more when there is more budget.
+        None if the head might get in: with a prefix that others compute, or with a larger budget for its first chunk.
         """
         if self.groups.branching or len(batch.seqs) < len(self.running):
             return None
-        pieces = self.chunked_prefill or self.groups.siblings  # a group's answers come in pieces too
+        pieces = self.chunked_prefill or self.groups.siblings  # the outputs of a group are recomputed in chunks too
         if pieces and not decodes_next(batch):
             return None
         refused = batch.blocked
         if (self.waiting or self.swapped) and len(self.running) < self.max_num_seqs:
-            if not self.allocator.refusals_last or (self.chunked_prefill and not self.reserve_full_isl):
+            if not self.allocator.refusals_persist or (self.chunked_prefill and not self.reserve_full_isl):
                 return None
             if batch.preempted:
                 refused = None if self.swapped else self.refusal_ahead()
             if refused is None and (batch.preempted or self.prefill_first or batch.num_tokens > len(batch.seqs)):
                 return None
-        return Quiet(None, self.newcomers_matter(), refused)
+        return Quiet(None, self.arrivals_could_join(), refused)
 
-    def newcomers_matter(self) -> bool:
-        """While anybody is on the host, nobody is admitted."""
-        return self.lengths.learns if self.swapped else super().newcomers_matter()
+    def arrivals_could_join(self) -> bool:
+        """None could while any sequence is swapped out."""
+        return self.lengths.learns if self.swapped else super().arrivals_could_join()
 
     def _run(self, batch: Batch, budget: int) -> int:
         """Give every running sequence its next tokens, preempting from the end when the pool is full."""
@@ -94,13 +94,13 @@ class Continuous(Scheduler):
         if len(self.running) <= budget and not self.groups.unforked and self._all_decode():
             return budget - self._decode(batch)
         for seq in list(self.running):
-            if seq.row < 0:  # preempted, and so are all behind it
+            if seq.row < 0:  # preempted, like all sequences behind it
                 break
-            count = seq.due(budget)
+            count = seq.num_new_tokens(budget)
             if count <= 0:
                 continue
             tokens = seq.stored + count
-            if tokens > seq.room and not self.find_room(seq, tokens, batch):
+            if tokens > seq.room and not self.grow_or_preempt(seq, tokens, batch):
                 return budget
             seqs.append(seq)
             counts.append(count)
@@ -108,27 +108,27 @@ class Continuous(Scheduler):
         return budget
 
     def _all_decode(self) -> bool:
-        """Whether all that run have one token due. A prompt that is computed at once leaves nobody with more."""
+        """Whether all running sequences have one token to compute. Without chunks, all prompts are complete."""
         if not self.chunked_prefill and not self.groups.siblings:
             return True
         return sum([seq.num_tokens - seq.stored for seq in self.running]) == len(self.running)
 
     def _decode(self, batch: Batch) -> int:
-        """The usual step of `_run`, in short: everybody has one token due. How many are in the batch."""
+        """`_run` for the usual case that all sequences have one token to compute; returns the batch's length."""
         for seq in [seq for seq in self.running if seq.stored >= seq.room]:
             if seq.row >= 0 and not self.allocator.grow(seq, seq.num_tokens):
-                self.find_room(seq, seq.num_tokens, batch)
+                self.grow_or_preempt(seq, seq.num_tokens, batch)
         batch.seqs += self.running
         batch.counts += [1] * len(batch.seqs)
-        self.allocator.commit(batch.seqs, batch.counts)  # no old work is among it for `Scheduler.commit` to count
+        self.allocator.commit(batch.seqs, batch.counts)  # no recomputation to count in `Scheduler.commit`
         batch.committed = len(batch.seqs)
         return len(batch.seqs)
 
     def _run_prompts(self, batch: Batch, budget: int) -> int:
-        """Continue the prompts that were begun in pieces; their room beyond the first chunk is still to be had."""
+        """Continue the chunked prompts; room beyond their first chunk has yet to be allocated."""
         most = self.max_num_batched_tokens
         for seq in self.running:
-            rest = seq.due(most)
+            rest = seq.num_new_tokens(most)
             count = min(rest, budget)
             if rest > 1 and count and (seq.stored + count <= seq.room or self.allocator.grow(seq, seq.stored + count)):
                 batch.seqs.append(seq)
@@ -137,14 +137,14 @@ class Continuous(Scheduler):
         return budget
 
     def _resume(self, batch: Batch, budget: int) -> int:
-        """Bring swapped sequences back, first preempted last, and give them their next tokens."""
+        """Swap sequences back in, the first preempted last, and schedule their next tokens."""
         self.commit(batch)
         while self.swapped:
             members = self.swapped[0].members
             if len(members) > min(budget, self.max_lanes - len(self.running) - self.groups.to_come):
                 break
             unit = self.allocator.grain
-            spare = self.spare + len(members) * unit if self.running else 0  # each may want a block at once
+            spare = self.watermark_slots + len(members) * unit if self.running else 0  # a block for each member
             if not self.allocator.swap(members, to_host=False, spare=spare):
                 first = members[0]
                 batch.blocked = Ask(first.stored + 1, first.promise, spare=spare, final=first.final, count=len(members))
@@ -152,7 +152,7 @@ class Continuous(Scheduler):
             self.swapped.popleft()
             self.running += members
             for seq in members:
-                count = seq.due(budget)
+                count = seq.num_new_tokens(budget)
                 if count and (seq.stored + count <= seq.room or self.allocator.grow(seq, seq.stored + count)):
                     batch.seqs.append(seq)
                     batch.counts.append(count)
@@ -163,7 +163,7 @@ class Continuous(Scheduler):
 
     def _admit(self, batch: Batch, budget: int) -> None:
         while budget > 0 and self.waiting and not self.swapped and len(self.running) < self.max_num_seqs:
-            self.commit(batch)  # so that it may share a prefix with what is computed in this step
+            self.commit(batch)  # so that the head may reuse prefixes computed in this step
             count = self.admit_head(batch, budget)
             if not count:
                 break

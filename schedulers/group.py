@@ -1,4 +1,4 @@
-"""The sequences of a request that wants several answers: samples of one prompt, or the beams of a search."""
+"""Sequence groups: the sequences of a request with n > 1, samples of one prompt or the beams of a search."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from schedulers.request import Request, Sequence
 
 
 class Branch(NamedTuple):
-    """How one answer goes on: which member of its group it continues, and with which token.
+    """How one output goes on: the member of the group that it continues, and the next token.
 
     Attributes:
-        parent: position in `Group.seqs`.
+        parent: the member's position in `Group.seqs`.
         token: the sampled token; None = simulated.
-        score: log-probability of the whole answer, of beams only.
+        score: log-probability of the whole output, for beams only.
     """
 
     parent: int
@@ -26,14 +26,14 @@ class Branch(NamedTuple):
 
 
 class Group:
-    """Computed in step, and admitted, preempted and swapped together.
+    """Sequences that are admitted, preempted and swapped together, and that decode in the same steps.
 
-    A group begins with its leader, which computes the prompt. Then the others fork from it, and each step goes on with
-    one token of every member. Members of a search are forked and forgotten at each step, as `Branch`es say. A group
-    that has lost its memory begins with the prompt again; then each member computes its own answer so far.
+    The leader computes the prompt. Then the other members fork from it, and each step computes one token of every
+    member. In a beam search, members are forked and dropped at each step, as the `Branch`es say. After a preemption the
+    leader computes the prompt again; then each member recomputes its own output so far.
 
     Attributes:
-        seqs: the leader first.
+        seqs: the members, the leader first.
         forked: whether the prompt is stored and all members hold it.
     """
 
@@ -54,10 +54,10 @@ class Group:
     def size(self) -> int:
         return len(self.seqs)
 
-    def due(self, seq: Sequence, budget: int) -> int:
-        """Tokens of a member to be computed now, of at most `budget`; the last ones of all members in one step.
+    def num_new_tokens(self, seq: Sequence, budget: int) -> int:
+        """Tokens of a member that the next step may compute, at most `budget`. All members sample in the same step.
 
-        The leader must be asked before the others.
+        Must be called for the leader before the other members.
         """
         leader = self.seqs[0]
         if not self.forked:
@@ -69,24 +69,24 @@ class Group:
         return int(self._together)
 
     def ready(self) -> bool:
-        """Whether the next token of all members is due: from the logits of the prompt, or from those of each."""
+        """Whether the next token of all members is due."""
         leader = self.seqs[0]
-        return leader.stored >= leader.num_tokens  # beyond it after a jump
+        return leader.stored >= leader.num_tokens  # larger after several steps taken together
 
     def join(self, allocator: Allocator, ask: Ask) -> list[Sequence]:
-        """Who is admitted with the leader: nobody where forks share its slots, else all, with room for their tokens.
+        """The members to admit: only the leader if forks share its slots, else all, each with room for its tokens.
 
-        `ask`, made for the leader, becomes one for them.
+        Changes `ask`, which was made for the leader, accordingly.
         """
         prompt, answers = self.request.prompt_len, self.seqs[0].num_tokens - self.request.prompt_len
         if allocator.forks_share:
-            ask.gate = prompt + answers * self.size
+            ask.must_fit = prompt + answers * self.size
             return self.seqs[:1]
-        ask.tokens, ask.gate, ask.count = prompt + answers, prompt + answers, self.size
+        ask.tokens, ask.must_fit, ask.count = prompt + answers, prompt + answers, self.size
         return self.seqs
 
     def advance(self, allocator: Allocator, branches: Items[Branch] | None) -> bool:
-        """Go on after a step, if its prompt or tokens of all members are there; whether it produced any."""
+        """Fork or branch at the end of a step, if the prompt or all tokens are there; whether tokens were produced."""
         new = not self.forked and self.seqs[0].stored == self.request.prompt_len
         produces = self.ready() and (new or self.forked)
         if produces:
@@ -96,9 +96,9 @@ class Group:
         return produces
 
     def branch(self, allocator: Allocator, branches: Items[Branch] | None) -> None:
-        """Go on with as many answers as there are members; without `branches`, each with itself.
+        """Continue as `branches` say, one for each member; without `branches`, each member continues itself.
 
-        Members that nobody continues make room for those that several continue.
+        A member that no branch continues is replaced by a copy of one that several branches continue.
         """
         leader = self.seqs[0]
         if branches is None:
@@ -113,17 +113,17 @@ class Group:
             seq.num_tokens = leader.stored + 1
             seq.score = branch.score
             if branch.token is not None:
-                seq.say(branch.token)
+                seq.append_token(branch.token)
         self.forked = True
 
     def fork_again(self, allocator: Allocator) -> None:
-        """All members take over the prompt, whose keys and slots the leader has computed anew."""
+        """Fork all members from the leader, which has recomputed the prompt."""
         for seq in self.seqs[1:]:
             self._fork(allocator, self.seqs[0], seq)
         self.forked = True
 
     def _copy(self, allocator: Allocator, parent: Sequence, child: Sequence) -> None:
-        """The child becomes what the parent is."""
+        """Make the child a copy of the parent, outputs included."""
         self._fork(allocator, parent, child)
         self._forks += 1
         child.prompt, child.outputs = parent.prompt, list(parent.outputs)
@@ -141,9 +141,9 @@ class Groups:
     """The groups among the sequences that a scheduler runs.
 
     Attributes:
-        unforked: those whose prompt is not stored yet.
-        branching: those that fork between steps: the unforked ones, and searches.
-        siblings: running sequences beyond the first of each request.
+        unforked: number of groups whose prompt is not stored yet.
+        branching: number of groups that fork between steps: unforked ones, and beam searches.
+        siblings: running sequences beyond the first of each group.
         to_come: members that unforked groups will add to the running sequences.
     """
 
@@ -152,7 +152,7 @@ class Groups:
         self.unforked = self.branching = self.siblings = self.to_come = 0
 
     def count(self, running: Items[Sequence]) -> None:
-        """After a group has come, forked or gone."""
+        """Recount, after a group was admitted, forked or removed."""
         groups = list({id(seq.group): seq.group for seq in running if seq.group is not None}.values())
         unforked = [group for group in groups if not group.forked]
         self.unforked = len(unforked)
@@ -160,12 +160,12 @@ class Groups:
         self.siblings = sum(seq.group is not None for seq in running) - len(groups)
         self.to_come = sum(group.size - sum(seq.row >= 0 for seq in group.seqs) for group in unforked)
 
-    def crowded(self, seq: Sequence, running: Items[Sequence], most: int) -> bool:
-        """Whether there are too few of `most` lanes for a sequence, its group and who will come of other groups."""
+    def exceeds_lanes(self, seq: Sequence, running: Items[Sequence], most: int) -> bool:
+        """Whether `seq`, its group, and the members that other groups will add, need more than `most` lanes."""
         return len(running) + self.to_come + len(seq.members) > most
 
     def advance(self, group: Group, branches: Branches | None, running: list[Sequence]) -> bool:
-        """Let a group that was computed go on, its members side by side once they have forked; whether it produced."""
+        """End a step of a group, and insert forked members into `running`; whether tokens were produced."""
         before = group.forked
         produces = group.advance(self.allocator, (branches or {}).get(group.request.id))
         if group.forked and not before:
@@ -175,12 +175,12 @@ class Groups:
         return produces
 
     def unservable(self, request: Request, stored: int, longest: int, limits: Mapping[str, int]) -> str | None:
-        """Why the answers of a request can never run together, or None.
+        """Why the sequences of a request can never run together, or None.
 
         Args:
             stored: tokens that must fit for the leader, its promise included.
-            longest: tokens stored of each answer at its end.
-            limits: what bounds the sequences of a step, by name.
+            longest: tokens of each sequence stored at its end.
+            limits: limits on the sequences of a step, by name.
         """
         allocator, n, unit = self.allocator, request.n, self.allocator.block_size
         if not allocator.can_fork:
@@ -189,7 +189,7 @@ class Groups:
             if n > limit:
                 return f"n = {n} answers that are computed in one step exceed {key} = {limit}"
         slots = n * (allocator.footprint(stored) or 0)
-        if allocator.forks_share:  # what was promised to the leader, and of the others what no other holds too
+        if allocator.forks_share:  # the leader's slots, and those of the others that are not shared
             leader, each = (allocator.footprint(tokens) or 0 for tokens in (stored, longest))
             slots = leader + (n - 1) * (each - (request.prompt_len // unit * unit if unit else request.prompt_len))
         if slots > allocator.capacity:

@@ -42,7 +42,7 @@ class GuaranteedNoEvict(Continuous):
         lengths = range(1, self.max_model_len + 1)
         self.longest = bisect_left(lengths, True, key=lambda tokens: self.allocator.footprint(tokens) is None)
 
-    def lacking(self, seq: Sequence, budget: int) -> int:
+    def shortfall(self, seq: Sequence, budget: int) -> int:
         if not self.allocator.grows or not self.running:  # who has the pool to itself was found servable
             return 0
         promised = sum(max(self.worst(lane) - lane.held, 0) for lane in self.running)

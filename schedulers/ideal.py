@@ -45,7 +45,7 @@ class Ideal(Continuous):
     out of step (a prompt computed in pieces) is counted with its final length from the start.
     """
 
-    several_answers = False
+    supports_groups = False
 
     def __init__(self, *args: Any, watermark: float = 0.0, **kwargs: Any) -> None:
         super().__init__(*args, watermark=watermark, **kwargs)
@@ -57,7 +57,7 @@ class Ideal(Continuous):
         self.unit = self.allocator.block_size or 1
         self.room = self.allocator.capacity
 
-    def lacking(self, seq: Sequence, budget: int) -> int:
+    def shortfall(self, seq: Sequence, budget: int) -> int:
         """By how much the pool is too small for the most that `seq` and all that run will hold together."""
         lanes, ends = [*self.running, seq], self.ends([*self.running, seq])
         in_step = [lane.stored == lane.num_tokens for lane in self.running] + [seq.num_tokens <= budget]

@@ -35,28 +35,28 @@ class MaxUtilization(Continuous):
                 f"scheduler.preemption=swap with scheduler.policy={name}: a pass in that order brings nobody "
                 "back from the host; use preemption=recompute, or policy=fcfs"
             )
-        self.several_answers = not self.ordered  # a pass takes single sequences in order
+        self.supports_groups = not self.ordered  # a pass takes single sequences in order
 
     def schedule(self, now: int) -> Batch:
         return self.close(self._pass(now)) if self.ordered else super().schedule(now)
 
     def quiet(self, batch: Batch) -> Quiet | None:
         """With an order, who was paused may pause others in the next step, and one that changes pauses anybody."""
-        return None if self.ordered and (batch.preempted or not self.line.sorted) else super().quiet(batch)
+        return None if self.ordered and (batch.preempted or not self.queue_order.sorted) else super().quiet(batch)
 
-    def newcomers_matter(self) -> bool:
+    def arrivals_could_join(self) -> bool:
         """With an order, a newcomer may pause one that runs."""
-        return self.ordered or super().newcomers_matter()
+        return self.ordered or super().arrivals_could_join()
 
     def _pass(self, now: int) -> Batch:
         """Give all sequences in their order, running or waiting, their next tokens while slots and tokens last."""
         batch, budget, at, closed = Batch(now=now), self.max_num_batched_tokens, 0, False
         running, waiting, key = self.running, self.waiting, self.order.key
-        if not self.line.sorted:
+        if not self.queue_order.sorted:
             running.sort(key=lambda seq: key(seq, now))
         while True:
-            if waiting and not closed and not self.line.sorted:
-                self.line.bring_forward(waiting, now)
+            if waiting and not closed and not self.queue_order.sorted:
+                self.queue_order.move_first_to_front(waiting, now)
             if not closed and waiting and (at >= len(running) or key(waiting[0], now) < key(running[at], now)):
                 before = len(running)
                 count = 0 if waiting[0] in batch.preempted else self._start(batch, budget, at)
@@ -91,7 +91,7 @@ class MaxUtilization(Continuous):
         """Schedule the next tokens of a running sequence, pausing the last ones for its slots; how many tokens."""
         seq = self.running[at]
         count = min(seq.num_tokens - seq.stored, budget)
-        if count <= 0 or not self.find_room(seq, seq.stored + count, batch):
+        if count <= 0 or not self.grow_or_preempt(seq, seq.stored + count, batch):
             return 0
         batch.seqs.append(seq)
         batch.counts.append(count)

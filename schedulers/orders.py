@@ -1,4 +1,4 @@
-"""In which order waiting sequences are admitted: an object that gives each a key, the lowest first."""
+"""The order in which waiting sequences are admitted: an object that gives each sequence a key, the lowest first."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from schedulers.request import Sequence
 
 
 class Order(ABC):
-    """Who of those that wait is admitted first. To write one, subclass it and write `key`; the rest is there for speed.
+    """The order of admission. To write one, subclass it and write `key`; the rest is there for speed.
 
-    It is named in a configuration as `scheduler.policy={_target_: my_package.MyOrder, …}`.
+    A configuration names it as `scheduler.policy={_target_: my_package.MyOrder, …}`.
 
     Attributes:
         preempted_first: whether preempted sequences come before all others, whatever their keys.
-        look_ahead: so many of the queue's first are compared where keys are not fixed; None = all.
+        look_ahead: how many sequences from the head on are compared if keys are not fixed; None = all.
     """
 
     preempted_first: bool = False
@@ -29,26 +29,26 @@ class Order(ABC):
 
     @abstractmethod
     def key(self, seq: Sequence, now: int) -> Any:
-        """The lowest is admitted first; of equal ones, who came into the queue first.
+        """The sequence with the lowest key is admitted first; among equal keys, the one that was queued first.
 
         Args:
-            now: when the step is scheduled (ns); where keys are fixed, any time since `seq` came.
+            now: when the step is scheduled (ns); if keys are fixed, any time since the arrival of `seq`.
         """
 
     @property
     def fixed(self) -> bool:
-        """Whether the key of a sequence stays the same while it waits: then the queue is kept sorted, else all that
-        wait are compared at each admission. It is said of `key` as it stands: who writes another says it once more.
+        """Whether a sequence's key stays the same while it waits. Then the queue is kept sorted; else waiting sequences
+        are compared at each admission. A subclass that overrides `key` must define this again.
         """
         return False
 
     @property
     def overtakes(self) -> bool:
-        """Whether one that has just come may go before one that waits; said of `key` as it stands, too."""
+        """Whether a new sequence may go before a waiting one. A subclass that overrides `key` must define it again."""
         return True
 
     def for_pool(self, allocator: Allocator) -> Order:
-        """This order for a scheduler over `allocator`: another object where it looks at the pool."""
+        """The order for a scheduler over `allocator`: a new object if the order looks at the pool."""
         return self
 
 
@@ -81,7 +81,7 @@ class Priority(Order):
 
 
 class ShortestFirst(Order):
-    """The shortest answer first, by what `length_predictor` expected of it when it came, then the earliest arrival."""
+    """The shortest output first, as `length_predictor` expected it at arrival, then the earliest arrival."""
 
     def key(self, seq: Sequence, now: int) -> Any:
         return seq.expected, seq.request.arrival_ns, seq.request.id
@@ -92,7 +92,7 @@ class ShortestFirst(Order):
 
 
 class EarliestDeadline(Order):
-    """Whose first token, or last, is due soonest, as its request says, goes first; then the earliest arrival."""
+    """The earliest deadline of a first or last token first, from the request's limits; then the earliest arrival."""
 
     def key(self, seq: Sequence, now: int) -> Any:
         request, due = seq.request, math.inf
@@ -108,7 +108,7 @@ class EarliestDeadline(Order):
 
 
 class LongestPrefix(Order):
-    """The most tokens in the pool first, so that what is cached is used before it is gone."""
+    """The longest prefix hit first, so that cached blocks are used before they are evicted."""
 
     preempted_first = True
     look_ahead: int | None = 128
@@ -124,7 +124,7 @@ class LongestPrefix(Order):
 
     @property
     def fixed(self) -> bool:
-        """Nothing is ever found in a pool that shares nothing."""
+        """Keys are always 0 if the allocator does not share slots."""
         return not getattr(self.allocator, "shares", False)
 
 
@@ -138,10 +138,10 @@ ORDERS: dict[str, type[Order]] = {
 
 
 def order_of(policy: str | Order, allocator: Allocator) -> Order:
-    """The order that `scheduler.policy` means, for a scheduler over `allocator`.
+    """The order that `scheduler.policy` names, for a scheduler over `allocator`.
 
     Raises:
-        ValueError: it is neither the name of one nor one itself.
+        ValueError: `policy` is neither the name of an order nor an `Order`.
     """
     if isinstance(policy, str) and policy in ORDERS:
         return ORDERS[policy]().for_pool(allocator)
@@ -152,12 +152,12 @@ def order_of(policy: str | Order, allocator: Allocator) -> Order:
     )
 
 
-class Line:
-    """How a queue is kept in an order.
+class QueueOrder:
+    """Keeps a queue in an order.
 
     Attributes:
-        sorted: whether the queue is: then its head is the first.
-        overtakes: whether one that enters may go before one that waits.
+        sorted: whether the queue is kept sorted; then its head is the first.
+        overtakes: whether a new sequence may go before one that waits.
     """
 
     def __init__(self, order: Order) -> None:
@@ -165,15 +165,15 @@ class Line:
         self.sorted = order.fixed and vouched(order, "fixed")
         self.overtakes = order.overtakes or not vouched(order, "overtakes")
 
-    def enter(self, waiting: deque[Sequence], seq: Sequence) -> None:
-        """Let `seq` wait: at its place in a sorted queue, else at the end."""
+    def insert(self, waiting: deque[Sequence], seq: Sequence) -> None:
+        """Insert `seq`: at its place in a sorted queue, else at the end."""
         if not (self.sorted and self.overtakes and waiting) or self._rank(waiting[-1]) <= self._rank(seq):
             waiting.append(seq)
         else:
             insort(waiting, seq, key=self._rank)
 
-    def bring_forward(self, waiting: deque[Sequence], now: int | None) -> None:
-        """Bring the first, by the keys as they are `now`, to the front of a queue that is not sorted."""
+    def move_first_to_front(self, waiting: deque[Sequence], now: int | None) -> None:
+        """Move the sequence with the lowest key at time `now` to the front of a queue that is not sorted."""
         if self.order.preempted_first and waiting[0].preemptions:
             return
         first = min(islice(waiting, self.order.look_ahead), key=lambda seq: self.key(seq, now))
@@ -182,10 +182,10 @@ class Line:
             waiting.appendleft(first)
 
     def key(self, seq: Sequence, now: int | None) -> Any:
-        """As the order says it.
+        """The order's key.
 
         Raises:
-            TypeError: it goes by the time, and nobody said it.
+            TypeError: the order depends on the time, and `now` is None.
         """
         try:
             return self.order.key(seq, now)  # type: ignore[arg-type]

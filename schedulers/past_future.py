@@ -45,8 +45,8 @@ class PastFuture(Ideal):
         self.window = Window(window, initial_output_len) if length_predictor == "history" else None
         self.random = np.random.default_rng((seed, 0x9A57))
 
-    def lacking(self, seq: Sequence, budget: int) -> int:
-        return super().lacking(seq, budget) if self.running else 0
+    def shortfall(self, seq: Sequence, budget: int) -> int:
+        return super().shortfall(seq, budget) if self.running else 0
 
     def ends(self, seqs: list[Sequence]) -> list[list[int]]:
         if type(self.lengths) is Oracle:

@@ -1,4 +1,4 @@
-"""Steps that only repeat one another: what a scheduler foretells of them, and when such a word can be relied on."""
+"""Steps that only repeat the step before: what a scheduler predicts about them, and when the prediction is used."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from allocators.base import Ask
 
 
 class Quiet(NamedTuple):
-    """What bounds the steps that give each sequence of a batch its next token, and do nothing else.
+    """How long a scheduler only decodes: the next steps give each sequence of the batch its next token.
 
-    They end in any case with the first in which a sequence finishes, with the first that ends when the scheduler wants
-    to be woken (`Scheduler.wake_at`) or later, and before the first in which a sequence is refused room.
+    Such steps end in any case with the first step in which a sequence finishes, with the first step that ends at or
+    after the scheduler's wake-up time (`Scheduler.wake_at`), and before the first step that is refused room.
 
     Attributes:
         until: when (ns) `schedule` might do something else for another reason; None = never.
-        arrivals: whether a request that arrives could change the next batch, or be expected to be of another length
-            than if it were known a few steps later. True is always right, and slower.
-        blocked: what the queue's head is refused for lack of memory in each of these steps; None = nobody is.
+        arrivals: whether an arrival could change the next batch, or change the length predicted for the request. True
+            is always right, but slower.
+        blocked: what the queue's head is refused for lack of memory in each of these steps; None = it is not refused.
     """
 
     until: int | None = None
@@ -28,12 +28,12 @@ class Quiet(NamedTuple):
 
 
 def vouched(plugin: object, hook: str) -> bool:
-    """Whether `hook`, which tells many steps at once, knows all that `plugin` does in a single one.
+    """Whether `hook`, which handles many steps at once, covers everything that `plugin` does in a single step.
 
-    It does if nothing below the class that defines it, nor the object itself, replaces any code of that class. To write
-    what was left abstract replaces nothing, and what is named `__so__`, constructors above all, is left aside. So who
-    changes a part of a plug-in and never heard of `hook` is asked step by step; who has heard of it defines it once
-    more, were it as `super().hook(…)`.
+    It does if no subclass of the class that defines the hook, nor the object itself, overrides any other code of that
+    class. Implementing an abstract method does not count, nor do names like `__init__`. So if a subclass changes part
+    of a plug-in without knowing of the hook, its steps are taken one by one; if it knows the hook, it defines it again,
+    even if only as `super().hook(…)`.
     """
     classes = type(plugin).__mro__
     below = list(takewhile(lambda cls: hook not in vars(cls), classes))
@@ -50,23 +50,24 @@ def vouched(plugin: object, hook: str) -> bool:
 
 
 def _set_on(plugin: object, name: str, code: object) -> bool:
-    """Whether an object has a method of its own. Asked by name: who reads an object's `__dict__` slows it down."""
+    """Whether a method was set on the object itself. Not read from `__dict__`, which would slow the object down."""
     if not isinstance(code, FunctionType) or getattr(code, "__isabstractmethod__", False):
         return False
     mine = getattr(plugin, name)
     return getattr(mine, "__func__", mine) is not getattr(type(plugin), name)
 
 
-RENAMED = {
-    "steady": "quiet(batch), which returns what bounds the steps that only repeat the batch, or None",
+SCHEDULER_HOOKS = {
+    "ahead": "async_scheduling",
     "arrivals_matter": "quiet(batch), whose answer has the field `arrivals`",
     "blocked_next": "quiet(batch), whose answer has the field `blocked`",
+    "cuts_pieces": "aligns_chunks",
+    "find_room": "grow_or_preempt(seq, tokens, batch)",
+    "lacking": "shortfall(seq, budget)",
+    "make_way": "preempt_for(seq, batch)",
+    "newcomers_matter": "arrivals_could_join()",
     "refused_next": "refusal_ahead(), whose answer is for the field `blocked` of that of quiet(batch)",
-}
-
-
-def refuse_renamed(cls: type) -> None:
-    """Raise TypeError if a scheduler's class defines a hook that is not asked any more; it names the one that is."""
-    for name, new in RENAMED.items():
-        if hasattr(cls, name):
-            raise TypeError(f"{cls.__module__}.{cls.__qualname__} defines {name}, which is asked no more; it is {new}")
+    "several_answers": "supports_groups",
+    "steady": "quiet(batch), which returns what bounds the steps that only repeat the batch, or None",
+    "withdraw": "remove_running(seq, batch)",
+}  # of earlier versions, and what stands in their place; see `allocators.renamed`

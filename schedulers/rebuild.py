@@ -53,5 +53,5 @@ class Rebuild(Continuous):
 
     def _in_pieces(self, ask: Ask) -> bool:
         """Whether what was refused would fit if all free slots lay side by side."""
-        slots = self.allocator.footprint(max(ask.need, ask.gate))
+        slots = self.allocator.footprint(max(ask.need, ask.must_fit))
         return slots is not None and self.allocator.free_slots - ask.spare >= (slots - ask.hit.held) * ask.count

@@ -1,4 +1,4 @@
-"""A row of the trace, the sequence that runs for it, and what a scheduler says of a step."""
+"""A request of the trace, the sequence that runs for it, and the batch of a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from schedulers.content import Chain
 if TYPE_CHECKING:
     from schedulers.group import Group
 
-ANSWER_PIECE = 16  # tokens; telling others of each single one would cost a step of many sequences milliseconds
+ANSWER_PIECE = 16  # tokens; sharing each single token would cost a large batch milliseconds a step
 
 
 @dataclass(slots=True)
@@ -24,20 +24,20 @@ class Request:
 
     Attributes:
         id: position in the trace, from 0.
-        arrival_ns: scheduled arrival, nanoseconds from the start of the replay; every latency counts from here.
+        arrival_ns: scheduled arrival, nanoseconds from the start of the replay; latencies count from here.
         prompt_len: P, tokens of the prompt, >= 1.
-        output_len: tokens it produces (the truth that no scheduler but an oracle may look at), >= 1.
+        output_len: tokens that will be produced, >= 1. Only oracles may look at it.
         max_tokens: the client's own cap, which cuts `output_len`; None = not declared.
         token_ids: the prompt's token ids, or None: then the runner draws them from (seed, id) or (seed, hash_ids).
         hash_ids: content ids of the prompt's consecutive pieces of `hash_block` tokens (the last may be partial).
         hash_block: tokens a hash id stands for, 0 without `hash_ids`.
-        session: requests of one conversation or client share it; empty = none.
+        session: common to the requests of one conversation or client; empty = none.
         priority: lower is sooner.
-        n: answers wanted: so many samples, or the beams of a search of that width.
-        use_beam_search: whether they are the likeliest answers that a beam search finds, instead of samples.
-        ttft_slo_ms, tpot_slo_ms: what its client expects of the time to the first token, and per token after it.
-        deadline_ms: milliseconds from its arrival by which its last token should be there. These limits bind nobody:
-            a scheduler may look at them, and goodput counts who kept them. None = no such limit.
+        n: number of outputs: samples, or beams.
+        use_beam_search: whether the n outputs are found by beam search instead of sampling.
+        ttft_slo_ms, tpot_slo_ms: limits of the time to the first token, and of the time per token after it.
+        deadline_ms: limit of the time from arrival to the last token. None = no limit. Schedulers may use these limits,
+            and goodput counts the requests that kept theirs; they are not enforced.
     """
 
     id: int
@@ -62,7 +62,7 @@ class Request:
 
     @property
     def deadline_ns(self) -> int | None:
-        """When its last token should be there, on the replay's clock; None = whenever."""
+        """Deadline of the last token on the replay's clock; None = no limit."""
         return None if self.deadline_ms is None else self.arrival_ns + round(self.deadline_ms * 1e6)
 
 
@@ -79,16 +79,17 @@ class Sequence(Holder):
     """The running state of a request. `stored` (from Holder) counts tokens computed so far.
 
     Attributes:
-        num_tokens: prompt and sampled tokens so far; a token is due when `stored` reaches it.
-        end_tokens: `num_tokens` at which it is finished.
-        expected: output tokens that the scheduler's predictor expected of it when it came.
-        outputs: sampled tokens so far, see `say` (left empty by a simulated runner).
+        num_tokens: prompt and sampled tokens so far; the next token is sampled when `stored` reaches this.
+        end_tokens: `num_tokens` at which the sequence is finished.
+        expected: output tokens that the scheduler's predictor expected at arrival.
+        outputs: sampled tokens so far, see `append_token` (left empty by a simulated runner).
         prompt: the prompt's token ids, set by a runner that needs them.
-        computed_before: most tokens it had stored before a preemption; below it, work is done again.
-        cached_tokens: tokens it was spared by a prefix hit when it was first admitted.
-        chain: the keys of its first full blocks or tokens; None until somebody asks for them, and when it is finished.
-        group: the sequences of its request, itself among them; None if it is the only one.
-        score: log-probability of its answer, of a beam only.
+        preemptions, recomputed: number of preemptions, and tokens computed again because of them.
+        computed_before: most tokens stored before any preemption; computing tokens below it is recomputation.
+        cached_tokens: length of the prefix hit at the first admission.
+        chain: hashes of the first full blocks, or keys of the first tokens; None until asked for, and when finished.
+        group: the group of the request's sequences; None if there is only this one.
+        score: log-probability of the output, for a beam.
         first_scheduled_ns, first_token_ns, last_token_ns: written by the recorder; -1 = not yet.
     """
 
@@ -96,7 +97,7 @@ class Sequence(Holder):
     num_tokens: int = 0
     end_tokens: int = 0
     expected: int = 0
-    outputs: Items[int] = ()  # no list before there are any: a million empty ones would take 70 MB
+    outputs: Items[int] = ()  # not a list yet: a million empty lists would take 70 MB
     prompt: Any = None
     preemptions: int = 0
     recomputed: int = 0
@@ -109,8 +110,8 @@ class Sequence(Holder):
     first_token_ns: int = -1
     last_token_ns: int = -1
 
-    def say(self, token: int) -> None:
-        """`token` was sampled."""
+    def append_token(self, token: int) -> None:
+        """Append a sampled token to the outputs."""
         if isinstance(self.outputs, list):
             self.outputs.append(token)
         else:
@@ -122,23 +123,23 @@ class Sequence(Holder):
 
     @property
     def members(self) -> list[Sequence]:
-        """All sequences of its request."""
+        """All sequences of the request."""
         return [self] if self.group is None else self.group.seqs
 
     @property
-    def to_admit(self) -> int:
-        """Tokens that it is admitted to compute: all, or of a group the prompt, which its leader computes."""
+    def tokens_to_admit(self) -> int:
+        """Tokens to compute at admission: all, or only the prompt for a group, whose leader computes it."""
         return self.num_tokens if self.group is None else self.request.prompt_len
 
-    def due(self, budget: int) -> int:
-        """Tokens of it that may be computed now, of at most `budget`; its group has a say."""
+    def num_new_tokens(self, budget: int) -> int:
+        """Tokens that the next step may compute, at most `budget`."""
         if self.group is not None:
-            return self.group.due(self, budget)
+            return self.group.num_new_tokens(self, budget)
         left = self.num_tokens - self.stored
         return left if left < budget else budget
 
     def block_hashes(self, block_size: int, count: int) -> Items[Hashable]:
-        """Keys of its first `count` full blocks; see `schedulers.content`. One block size per sequence."""
+        """Hashes of the first `count` full blocks; see `schedulers.content`. One block size per sequence."""
         if self.chain is None:
             self.chain = Chain()
         keys = self.chain.keys
@@ -147,7 +148,7 @@ class Sequence(Holder):
         return keys[:count]
 
     def token_keys(self, count: int) -> np.ndarray:
-        """Keys of its first `count` tokens or more; see `schedulers.content`."""
+        """Keys of the first `count` tokens or more; see `schedulers.content`."""
         if self.chain is None:
             self.chain = Chain()
         if len(self.chain.tokens) < count:
@@ -164,24 +165,24 @@ class Sequence(Holder):
 
     @property
     def common_tokens(self) -> int:
-        """Its prompt and its answer as far as they are known, but of an answer that goes on only whole pieces."""
+        """The prompt and, if token ids are known, the output so far in whole pieces of `ANSWER_PIECE` tokens."""
         request = self.request
         if request.token_ids is not None:
             return request.prompt_len + len(self.outputs) // ANSWER_PIECE * ANSWER_PIECE
         return request.prompt_len if request.hash_ids is not None else 0
 
 
-class Work(NamedTuple):
-    """What a step computes, in whole numbers: all that step times and the step table are made of.
+class BatchStats(NamedTuple):
+    """Sums over a batch, in whole numbers. Latency models and the step table use nothing else of a step.
 
     Attributes:
-        decodes: sequences with one new token (the last token of a prompt in pieces is no different).
-        idle: finished lanes of a static batch, computed for nothing.
-        context: tokens that decodes and idle lanes look back to, the new ones included.
+        decodes: sequences with one new token (including the last token of a chunked prompt).
+        idle: finished lanes of a static batch that are still computed.
+        context: tokens that decodes and idle lanes attend to, the new ones included.
         prompts: sequences with several new tokens.
-        prompt_tokens: their new tokens.
-        prompt_context: tokens stored of them after the step.
-        pairs: pairs of a new prompt token with a token it looks back to (n new ones over c: n * (c + n / 2)).
+        prompt_tokens: new tokens of these sequences.
+        prompt_context: tokens of these sequences stored after the step.
+        pairs: query-key pairs of prompt attention (n new tokens over c stored ones: n * (c + n / 2)).
     """
 
     decodes: int
@@ -196,30 +197,30 @@ class Work(NamedTuple):
     def lanes(self) -> int:
         return self.decodes + self.idle
 
-    def after(self, steps: int) -> Work:
-        """So many steps later, if every sequence goes on to decode: each has stored one more token in each step."""
+    def after(self, steps: int) -> BatchStats:
+        """The sums `steps` steps later, if every sequence decodes one token in each step."""
         decodes = self.decodes + self.prompts
         context = self.context + self.prompt_context + steps * decodes
-        return Work(decodes, self.idle, context, 0, 0, 0, 0)
+        return BatchStats(decodes, self.idle, context, 0, 0, 0, 0)
 
 
 class Batch:
     """What one step computes.
 
     Attributes:
-        now: when it is scheduled (ns); an order that goes by the time needs it.
-        seqs, counts: the sequences in order and how many new tokens of each are computed; `seq.stored` includes them.
-        committed: how many of those the allocator knows of already (`Scheduler.commit`).
-        idle: finished lanes of a static batch that are computed for nothing (they neither write nor grow).
-        admitted, preempted: sequences that joined or lost their memory in this step; one that lost it and was admitted
-            again is among the first only.
-        preemptions: how often a request lost its memory since the last step, in this one or while nobody could be
-            scheduled; those that got it again are counted too.
-        blocked: what the queue's head was refused for lack of memory, None when nothing was.
-        moves: copies to run before the step's attention; none of an empty batch, which nobody runs.
+        now: when the step is scheduled (ns); needed by orders that depend on the time.
+        seqs, counts: the sequences in order, and the number of new tokens of each; `seq.stored` includes them.
+        committed: number of leading sequences whose tokens are committed to the allocator (`Scheduler.commit`).
+        idle: finished lanes of a static batch that are still computed (they neither write nor grow).
+        admitted, preempted: sequences that were admitted or preempted in this step; a sequence that was preempted and
+            admitted again is in `admitted` only.
+        preemptions: number of preemptions since the last step that was not empty, including sequences that were
+            admitted again.
+        blocked: the admission that the queue's head was refused for lack of memory; None if there was none.
+        moves: copies to run before the step's attention; none in an empty batch, which is not executed.
         delay_ns: how long a simulated step waits for the allocator (`Allocator.take_delay`).
-        saved: slots that sequences would hold besides in this step if they shared none.
-        grouped: whether sequences of groups may be among them.
+        saved: slots saved by sharing in this step (`Allocator.saved_slots`).
+        grouped: whether sequences of groups may be in the batch.
     """
 
     def __init__(self, seqs: list[Sequence] | None = None, counts: list[int] | None = None,
@@ -234,27 +235,27 @@ class Batch:
         self.moves: list[Move] = []
         self.delay_ns = self.saved = self.committed = self.preemptions = 0
         self.grouped = True
-        self._work: Work | None = None
+        self._stats: BatchStats | None = None
 
     @property
     def num_tokens(self) -> int:
         return sum(self.counts)
 
     def drop(self, seq: Sequence) -> None:
-        """Schedule nothing of `seq`, if anything was."""
+        """Remove `seq` from the batch, if it is in it."""
         if seq in self.seqs:
             at = self.seqs.index(seq)
             del self.seqs[at], self.counts[at]
             self.committed -= at < self.committed
 
     @property
-    def work(self) -> Work:
-        """The sums over its lanes, taken once (after `Scheduler.close`)."""
-        if self._work is None:
-            self._work = self._sums()
-        return self._work
+    def stats(self) -> BatchStats:
+        """The sums over the batch, computed once (after `Scheduler.close`)."""
+        if self._stats is None:
+            self._stats = self._sums()
+        return self._stats
 
-    def _sums(self) -> Work:
+    def _sums(self) -> BatchStats:
         context, lanes = 0, len(self.seqs)
         for seq in self.seqs:
             context += seq.stored
@@ -269,5 +270,5 @@ class Batch:
                     pairs += count * (2 * stored - count) // 2
         if self.idle:
             context += sum([seq.stored for seq in self.idle])
-        return Work(lanes - prompts, len(self.idle), context - prompt_context, prompts, prompt_tokens, prompt_context,
-                    pairs)  # fmt: skip
+        return BatchStats(lanes - prompts, len(self.idle), context - prompt_context, prompts, prompt_tokens,
+                          prompt_context, pairs)  # fmt: skip

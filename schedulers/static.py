@@ -1,4 +1,4 @@
-"""Static batching (request level): a batch runs until its last member has finished, and nobody joins meanwhile."""
+"""Static batching (request level): a batch runs until its last sequence has finished, and none joins meanwhile."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from schedulers.request import Batch, Sequence
 class Static(Scheduler):
     """The earliest arrivals, up to `max_num_seqs` and what memory allows, run to completion together.
 
-    Prompts are computed first, as many steps as the token budget needs, then all lanes decode. Finished lanes keep
-    their slots and go on being computed until the batch ends. If a lane can't grow, the last admitted live lane is
-    preempted and leads the next batch; if the lane is the only live one, the batch ends and it becomes lane 0 of the
-    next batch with its slots kept. Prompts are not padded, which favours this baseline.
+    Prompts are computed first, in as many steps as the token budget needs, then all lanes decode. Finished lanes keep
+    their slots and are still computed until the batch ends. If a lane can't grow, the last admitted live lane is
+    preempted and leads the next batch; if there is only one live lane, the batch ends and this lane becomes lane 0 of
+    the next batch and keeps its slots. Prompts are not padded, which favours this baseline.
 
     Args:
         max_wait_s: how long the oldest waiting request may wait for a fuller batch (0 = start with what is there).
@@ -40,7 +40,7 @@ class Static(Scheduler):
         if not self.running and self._may_start(now):
             self._form(batch)
         self._step(batch)
-        if batch.preempted and not self.running:  # a group alone, refused for how its own extents lie, begins anew
+        if batch.preempted and not self.running:  # a lone group that fragments the pool itself starts over
             self._form(batch)
             self._step(batch)
             batch.preempted = [seq for seq in batch.preempted if seq.row < 0]
@@ -50,7 +50,7 @@ class Static(Scheduler):
         return self._wake
 
     def quiet(self, batch: Batch) -> Quiet | None:
-        """All lanes that live are in the batch, which nobody joins, and it did not try to form a new one."""
+        """All live lanes are in the batch, no sequence joins it, and no new batch was tried."""
         if len(batch.seqs) < len(self.running) or batch.preempted or batch.blocked or self.groups.branching:
             return None
         if len(batch.idle) < len(self.held) * self.compute_finished or not decodes_next(batch):
@@ -58,7 +58,7 @@ class Static(Scheduler):
         return Quiet(arrivals=self.lengths.learns)
 
     def finish(self, finished: Items[Sequence]) -> None:
-        """Hold finished lanes until all are; then the batch is over."""
+        """Hold finished lanes until all lanes are finished; then free them all."""
         for seq in finished:
             self.allocator.free(seq, hold=True)
             seq.chain = None
@@ -69,12 +69,12 @@ class Static(Scheduler):
 
     @property
     def max_lanes(self) -> int:
-        """All lanes decode in one step."""
+        """Limited by the token budget too, because all lanes decode in one step."""
         return min(self.max_num_seqs, self.max_num_batched_tokens)
 
     def _step(self, batch: Batch) -> None:
-        """Prompts while there are any that get room, else a token of every lane."""
-        if any(seq.due(self.max_num_batched_tokens) > 1 for seq in self.running):
+        """Schedule prompts while there are any with room, else a token of every lane."""
+        if any(seq.num_new_tokens(self.max_num_batched_tokens) > 1 for seq in self.running):
             self._prefill(batch)
         if not batch.seqs:
             self._decode(batch)
@@ -87,11 +87,11 @@ class Static(Scheduler):
         return bool(self.waiting) and (self._fill(self.waiting) or self._due(now))
 
     def _fill(self, seqs: Iterable[Sequence]) -> bool:
-        """Whether a batch of them would be a full one, answers to one request counted each."""
+        """Whether these sequences, with their groups, would fill a batch."""
         return any(lanes >= self.max_lanes for lanes in accumulate(len(seq.members) for seq in seqs))
 
     def _due(self, now: int) -> bool:
-        """Whether the oldest waiting request has waited as long as it may; if not, that is when to wake up."""
+        """Whether the oldest waiting request has waited `max_wait_s`; if not, set the wake-up time."""
         if not self.max_wait_ns:
             return True
         due = min(seq.request.arrival_ns for seq in self.waiting) + self.max_wait_ns
@@ -111,13 +111,13 @@ class Static(Scheduler):
         """Prompts in admission order within the token budget (whole ones, unless they may be chunked)."""
         budget = self.max_num_batched_tokens
         for seq in list(self.running):
-            rest = seq.due(self.max_num_batched_tokens) if seq.row >= 0 else 0
+            rest = seq.num_new_tokens(self.max_num_batched_tokens) if seq.row >= 0 else 0
             count = min(rest, budget)
             if rest <= 1:
                 continue
             if not count or (count < rest and not self.chunked_prefill):
                 break
-            if self.find_room(seq, seq.stored + count, batch):
+            if self.grow_or_preempt(seq, seq.stored + count, batch):
                 batch.seqs.append(seq)
                 batch.counts.append(count)
                 budget -= count
@@ -126,14 +126,16 @@ class Static(Scheduler):
         """The next token of every live lane."""
         held = len(self.held)
         for seq in list(self.running):
-            if seq.row >= 0 and seq.due(self.max_num_batched_tokens) and self.find_room(seq, seq.stored + 1, batch):
+            if seq.row < 0 or not seq.num_new_tokens(self.max_num_batched_tokens):
+                continue
+            if self.grow_or_preempt(seq, seq.stored + 1, batch):
                 batch.seqs.append(seq)
                 batch.counts.append(1)
-        if len(self.held) < held:  # the lane that stays leads the next batch, which the queue's head may join now
+        if len(self.held) < held:  # the remaining lane leads the next batch: fill it
             self._form(batch)
 
-    def make_way(self, seq: Sequence, batch: Batch) -> None:
-        """The last lane is preempted; where only one lives, the batch is over and those that were held are freed."""
+    def preempt_for(self, seq: Sequence, batch: Batch) -> None:
+        """Preempt the last lane; if only one lane is live, end the batch and free its finished lanes."""
         if self.running[-1].members[0] is not self.running[0].members[0]:
             self.preempt(self.running[-1], batch)
         elif self.held:

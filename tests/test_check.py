@@ -12,13 +12,13 @@ from omegaconf import OmegaConf
 
 from harness.__main__ import EXPERIMENTS
 from harness.errors import HarnessError
-from harness.runner import checked as checked_module
+from harness.runner import auto_check as auto_check_module
 from harness.runner import device as device_module
-from harness.runner import verdict as verdict_module
+from harness.runner import logits_check
 from harness.runner.device import load
 from harness.runner.families import families
 from harness.tasks import check
-from tests.runner.test_verdict import without
+from tests.runner.test_logits_check import without
 
 FAST = "device.kernels=torch"
 
@@ -38,7 +38,7 @@ def test_an_equal_model_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_different_model_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                        capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
-    monkeypatch.setattr(verdict_module, "probe", without(sinks=None))
+    monkeypatch.setattr(logits_check, "probe", without(sinks=None))
     assert check.main([written(tmp_path, "gpt_oss"), FAST], EXPERIMENTS) == 1
     assert "different: " in capsys.readouterr().out
 
@@ -77,13 +77,13 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The verdicts given, in a world where no architecture is tested and nothing was found before."""
     given: list[Any] = []
 
-    def judge(*arguments: Any) -> Any:
-        given.append(verdict_module.judge(*arguments))
+    def compare_logits(*arguments: Any) -> Any:
+        given.append(logits_check.compare_logits(*arguments))
         return given[-1]
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(checked_module, "_tested", lambda model: False)
-    monkeypatch.setattr(checked_module, "judge", judge)
+    monkeypatch.setattr(auto_check_module, "_tested", lambda model: False)
+    monkeypatch.setattr(auto_check_module, "compare_logits", compare_logits)
     return given
 
 
@@ -119,7 +119,7 @@ def test_it_can_be_switched_off_and_is_left_out_where_it_would_be_long(
     judged: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert opened(False) == {"verdict": "not made", "reason": "device.check=false"}
-    monkeypatch.setattr(checked_module, "LARGEST", 100_000)
+    monkeypatch.setattr(auto_check_module, "LARGEST", 100_000)
     assert "billion parameters" in opened()["reason"]
     assert not judged
     with pytest.raises(HarnessError, match=r"device\.check=perhaps"):
@@ -129,12 +129,12 @@ def test_it_can_be_switched_off_and_is_left_out_where_it_would_be_long(
 def test_tested_architectures_are_not_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert "among the architectures tested" in opened()["reason"]
-    monkeypatch.setattr(checked_module, "TESTED_WITH", "5.1")
+    monkeypatch.setattr(auto_check_module, "TESTED_WITH", "5.1")
     assert opened()["verdict"] == "equal"
 
 
 def test_a_model_that_would_say_something_else_does_not_run(judged: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict_module, "probe", without(window=2))
+    monkeypatch.setattr(logits_check, "probe", without(window=2))
     with pytest.raises(HarnessError, match=r"gpt2: the runner says something else .*device\.check=false runs it"):
         opened()
     assert opened(False)["verdict"] == "not made"

@@ -18,8 +18,8 @@ import pytest
 from harness import gpu_check, job
 from harness.errors import HarnessError
 from harness.files import write_json, written
-from harness.sweeps.folders import LOCK, Lock, holder, own
-from harness.sweeps.plan import plain, read_plan
+from harness.folders.owner import LOCK, Lock, holder, own
+from harness.folders.plan import plain, read_plan
 
 from .command import FAST, command
 
@@ -89,7 +89,7 @@ def test_a_folder_in_use_is_refused(tmp_path, arguments, key):
 
 
 def test_the_lock_of_a_killed_process_is_no_folder_in_use(tmp_path):
-    code = "import os, sys; from harness.sweeps.folders import *; Lock.of(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
+    code = "import os, sys; from harness.folders.owner import *; Lock.of(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
     assert (tmp_path / LOCK).exists()
     assert holder(tmp_path) is None

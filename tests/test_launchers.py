@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import harness.report
-from harness.sweeps.folders import LOCK
+from harness.folders.owner import LOCK
 
 from .command import FAST, command
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.naming.groups import options
+from harness.groups import options
 from harness.naming.names import model_name, workload_name
 from harness.tasks.claims import EXPERIMENTS, composed
 

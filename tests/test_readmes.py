@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.__main__ import COMMANDS
+from harness.console.commands import COMMANDS
 from harness.tasks.claims import composed
 from tests.command import command
 

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import harness.report
-from harness.sweeps.folders import LOCK, Lock
+from harness.folders.owner import LOCK, Lock
 from harness.sweeps.launchers import STOPPED
 
 from .command import FAST, command

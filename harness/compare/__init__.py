@@ -14,29 +14,19 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.compare.runs import Group, read_groups
+from harness.console.screen import screen
 from harness.errors import HarnessError
 from harness.files import write_table
-from harness.metrics.spread import LEAST, difference, half_width
+from harness.metrics.spread import LEAST, SAME, difference, half_width
+from harness.report.numbers import KINDS, POOL
+from harness.report.repeats import UNTOLD
 
-# (what a table calls it, key of a summary)
-METRICS = (
-    ("output tokens/s", "output_throughput"),
-    ("output tokens/s, steady", "steady_output_throughput"),
-    ("requests/s", "request_throughput"),
-    *((f"{name.upper()} {key}, ms", f"{name}_{key}_ms") for name in ("ttft", "tpot", "itl", "e2e")
-      for key in ("mean", "p50", "p99")),
-    ("normalized latency, s/token", "normalized_latency_mean_s"),
-    ("goodput, requests/s", "goodput"),
-    ("mean batch", "mean_batch_size"),
-    ("KV used %", "kv_used_pct"),
-    ("KV used %, saturated", "saturated_kv_used_pct"),
-    ("prefix hits, % of tokens", "prefix_hit_pct"),
-    ("recomputed %", "recomputed_pct"),
-    ("preemptions", "preemptions"),
-)  # fmt: skip
 COLUMNS = ["first", "second", "metric", "first_mean", "first_half_width", "first_runs", "second_mean",
            "second_half_width", "second_runs", "difference", "half_width", "difference_pct", "pairs",
            "verdict"]  # fmt: skip
+# What a table calls a number; where each slot of the pool was is for `csv=` alone.
+PRINTED = {number.key: f"{kind.name} {number.name}".strip() + (f", {kind.unit}" if kind.unit else "")
+           for kind in KINDS for number in kind.numbers}  # fmt: skip
 MOST_TOLD = 12  # keys that differ, of each kind
 EXPLAINED = ("±: half of the 95 % interval over seeds (Student's t), paired where seeds are shared, else Welch's; "
              f"fewer than {LEAST} runs have none. Not told apart: the interval of the difference holds 0.")  # fmt: skip
@@ -60,7 +50,7 @@ def compare(*words: str, console: Console | None = None) -> pd.DataFrame:
     if len(folders) < 2:
         raise HarnessError("compare takes two folders or more")
     first, *others = [read_groups(folder) for folder in folders]
-    console = console or Console(markup=False, emoji=False, width=None if Console().is_terminal else 110)
+    console = console or screen(110)
     pairs, alone = _alike(first, [group for groups in others for group in groups])
     if not pairs:
         raise HarnessError(f"nothing in {', '.join(folders[1:])} is called like anything in {folders[0]}: "
@@ -70,7 +60,7 @@ def compare(*words: str, console: Console | None = None) -> pd.DataFrame:
         mine = list(_rows(one, two))
         rows += mine
         console.print(_view(one, two, mine))
-        for text in [*_apart("configuration", one.config(), two.config()),
+        for text in [*_same(mine), *_apart("configuration", one.config(), two.config()),
                      *_apart("environment", one.environment(), two.environment())]:  # fmt: skip
             console.print(Text(text, style="dim"))
         for text in _warnings(one, two, mine):
@@ -101,9 +91,10 @@ def _alike(first: Sequence[Group], others: Sequence[Group]) -> tuple[list[tuple[
 
 
 def _rows(one: Group, two: Group) -> Iterator[dict[str, Any]]:
-    for _, metric in METRICS:
+    """Of each number that one of them has; of one that is 0 in both there is nothing to tell."""
+    for metric in (number.key for kind in (*KINDS, *POOL) for number in kind.numbers):
         mine, theirs = one.values(metric), two.values(metric)
-        if not mine and not theirs:
+        if not any([*mine.values(), *theirs.values()]):
             continue
         row: dict[str, Any] = {"first": one.name, "second": two.name, "metric": metric, "verdict": ""}
         for name, values in (("first", mine), ("second", theirs)):
@@ -123,15 +114,22 @@ def _view(one: Group, two: Group, rows: Sequence[Mapping[str, Any]]) -> Table:
                  title=Text(f"{one.name} ({len(one.rows)} runs)  →  {two.name} ({len(two.rows)} runs)"))  # fmt: skip
     for place, name in enumerate(("", "first", "second", "difference", "%", "")):
         view.add_column(name, justify="right" if 0 < place < 5 else "left", no_wrap=True)
-    named = {key: name for name, key in METRICS}
     for row in rows:
+        if row["metric"] not in PRINTED or row["verdict"] == SAME:
+            continue
         percent = row.get("difference_pct")
-        cells = [named[row["metric"]], *(_told(row[f"{name}_mean"], row[f"{name}_half_width"])
+        cells = [PRINTED[row["metric"]], *(_told(row[f"{name}_mean"], row[f"{name}_half_width"])
                                          for name in ("first", "second")),
                  _told(row.get("difference"), row.get("half_width"), "+"),
                  f"{percent:+.1f}" if percent is not None else "–", row["verdict"]]  # fmt: skip
-        view.add_row(*map(Text, cells), style="dim" if row["verdict"] in ("the same", "not told apart") else "")
+        view.add_row(*map(Text, cells), style="dim" if row["verdict"] in UNTOLD else "")
     return view
+
+
+def _same(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """One line of the numbers that do not differ in a digit."""
+    if same := [PRINTED[row["metric"]] for row in rows if row["metric"] in PRINTED and row["verdict"] == SAME]:
+        yield f"{SAME}: {'; '.join(same)}"
 
 
 def _told(value: float | None, half: float | None, sign: str = "") -> str:

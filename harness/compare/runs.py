@@ -13,8 +13,8 @@ import pandas as pd
 
 from harness.errors import HarnessError
 from harness.exports.folder import config_of
+from harness.files import records
 from harness.naming.identity import flat, identity
-from harness.report.comparison import records
 from harness.report.sweep import Sweep
 from harness.sweeps.again import kind_of
 

@@ -1,4 +1,4 @@
-"""The schema: every key with its kind, range and unit, and the checks of a configuration before any work."""
+"""Checks of a configuration before any work: key by key against the schema, and keys against each other."""
 
 import harness.config.composition  # noqa: F401
 from harness.config.check import asked_by, check, settle, settled

@@ -8,13 +8,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.config import plugins
-from harness.config.key import Key, Values, at
-from harness.config.keys import KEYS, SECTIONS
-from harness.config.keys.plugins import HOME
 from harness.config.together import together
 from harness.errors import HarnessError
-from harness.naming.lookup import locate, near, nearest
+from harness.lookup import locate, near, nearest
+from harness.schema import plugins
+from harness.schema.key import Key, Values, at
+from harness.schema.keys import KEYS, SECTIONS
+from harness.schema.keys.plugins import HOME
 
 OPEN = ("model.config", *HOME)  # sections with keys that are not the schema's to know
 

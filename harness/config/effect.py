@@ -9,11 +9,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from harness.config.check import plain, schema
-from harness.config.key import Values, at
-from harness.config.keys import KEYS, SECTIONS
-from harness.config.keys.run import SERVING
 from harness.devices import KINDS
-from harness.naming.lookup import near
+from harness.lookup import near
+from harness.schema.key import Values, at
+from harness.schema.keys import KEYS, SECTIONS
+from harness.schema.keys.run import SERVING
 
 GROUPS = ("experiment", "server", "system", "hydra")  # they choose other keys
 ARRIVALS = ("workload.arrival", "workload.rate", "workload.concurrency", "workload.num_requests")

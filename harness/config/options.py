@@ -8,9 +8,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 
 from harness.errors import HarnessError
+from harness.groups import options
 from harness.installation import EXPERIMENTS
-from harness.naming.groups import options
-from harness.naming.lookup import nearest
+from harness.lookup import nearest
 
 OPTIONAL = ("experiment", "server", "system")  # groups of which none may be chosen, as is the default
 

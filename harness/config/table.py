@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.config.key import Key
-from harness.config.keys import GROUPS
-from harness.config.keys.plugins import HOME
+from harness.groups import files, written
 from harness.installation import EXPERIMENTS
-from harness.naming.groups import files, written
+from harness.schema.key import Key
+from harness.schema.keys import GROUPS
+from harness.schema.keys.plugins import HOME
 
 FILE = EXPERIMENTS / "KEYS.md"
 INTRODUCTION = """# Every key
 
-Made by `python -m harness.config` from the schema in `harness/config/keys`, which checks each job before any work: a
+Made by `python -m harness.config` from the schema in `harness/schema/keys`, which checks each job before any work: a
 wrong value is answered with exit code 2, for every job of a sweep before its first one. Set them as `key=value`;
 `python -m harness --cfg job` prints what they are without that.
 
@@ -56,8 +56,8 @@ def _classes(title: str) -> Iterator[str]:
     """Which of the keys of allocators and schedulers each class takes, as its constructor says."""
     if not title.startswith("Allocator"):
         return
-    from harness.config import plugins
-    from harness.naming.lookup import locate
+    from harness.lookup import locate
+    from harness.schema import plugins
 
     yield from ("| class | keys |", "|---|---|")
     for group in HOME:

@@ -10,12 +10,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from harness.config.key import Values, at
-from harness.config.keys.run import MOST_SLOTS
 from harness.devices import KINDS, SIMULATED
 from harness.errors import HarnessError
 from harness.files import missing
-from harness.naming.lookup import locate, nearest
+from harness.lookup import locate, nearest
+from harness.schema.key import Values, at
+from harness.schema.keys.run import MOST_SLOTS
 
 FILES = ("workload.path", "validate.measured", "validate.meta", "model.config")
 FOLDERS = ("validate.profile",)
@@ -66,7 +66,7 @@ def _server(values: Values) -> Iterator[str]:
     if at(values, "server.url") is None:
         yield "server.url is null: device=server needs the server's address, such as server.url=http://localhost:8000"
         return
-    from harness.live.settings import Server
+    from harness.config.server import Server
 
     try:
         Server.of(values["server"])

@@ -12,11 +12,11 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from harness.console.screen import screen
 from harness.errors import HarnessError
+from harness.groups import files
 from harness.installation import EXPERIMENTS
-from harness.naming.groups import files
-from harness.naming.lookup import nearest
-from harness.report import _console as report_console
+from harness.lookup import nearest
 
 HARDWARE = Path(__file__).parents[1] / "runner" / "latency" / "hardware"
 GROUPS = {
@@ -36,7 +36,7 @@ def list_names(wanted: str | None = None, console: Console | None = None) -> Non
     Raises:
         HarnessError: there is no such kind.
     """
-    console = console or report_console()
+    console = console or screen()
     if wanted is not None and wanted not in GROUPS:
         raise HarnessError(f"list {wanted}: there is no such list{nearest(wanted, list(GROUPS))}")
     for name in [wanted] if wanted else GROUPS:

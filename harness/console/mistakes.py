@@ -12,12 +12,13 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.config.pairs import MOVED, parts
 from harness.console.arguments import with_quotes
+from harness.console.commands import COMMANDS
 from harness.console.signals import interrupt_in
 from harness.errors import HarnessError
-from harness.naming.groups import files, options, written
-from harness.naming.lookup import near, nearest
+from harness.groups import files, options, written
+from harness.groups.pairs import MOVED, parts
+from harness.lookup import near, nearest
 
 
 @contextmanager
@@ -47,8 +48,6 @@ def explained(experiments: Path) -> Iterator[None]:
 
 def _no_override(word: str, experiments: Path) -> str:
     """What a word was meant to be: with `=` a value that needs quotes, else a choice of some group, or a command."""
-    from harness.__main__ import COMMANDS
-
     if typed := with_quotes(word):
         return f"{word!r} is no override: its value needs quotes: {typed}"
     choices = _choices(experiments)
@@ -104,7 +103,7 @@ def _composition(error: Exception, experiments: Path) -> str:
 
 def _keys(experiments: Path) -> list[str]:
     """Every dotted key of the schema, and every group."""
-    from harness.config.keys import KEYS, SECTIONS
+    from harness.schema.keys import KEYS, SECTIONS
 
     return sorted({*KEYS, *SECTIONS, *(path.name for path in experiments.iterdir() if path.is_dir())})
 

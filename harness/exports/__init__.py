@@ -1,6 +1,6 @@
 """Files that other tools read, made from the tables of a run: at its end, or later by `python -m harness report DIR`.
 
-To add one: a module with `write(folder) -> list of notices`, and its name in `EXPORTS`, where the key finds it.
+To add one: a module with `write(folder) -> list of notices`, and its name in `EXPORTS` of the schema.
 
 guidellm's report is read (`workload.path`) but not written. Its package (0.8.1, schema 2) takes only whole reports:
 some thirty distributions of each outcome, and times of its own scheduler's queues and workers, which no run of ours
@@ -13,8 +13,7 @@ from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
 
-EXPORTS = {"trace": "trace.json", "benchmark": "benchmark.json"}  # a module here → the file that it writes
-TABLES = ("csv", "parquet")  # the first is what reports read
+from harness.schema.keys.run import EXPORTS
 
 
 def export(folder: Path, exports: Collection[str], tables: Collection[str]) -> list[str]:
@@ -23,7 +22,7 @@ def export(folder: Path, exports: Collection[str], tables: Collection[str]) -> l
     Args:
         folder: with `config.yaml`, `requests.csv` and what else the run has written.
         exports: names in `EXPORTS`.
-        tables: formats of the tables, of `TABLES`.
+        tables: formats of the tables.
 
     Returns:
         What a reader of those files should know, a sentence each.

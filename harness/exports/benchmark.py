@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from harness.config.key import at
 from harness.exports.folder import STEPS, config_of, requests_of
 from harness.files import write_json
 from harness.metrics.steps import INTEGERS, SPENT
 from harness.metrics.token_times import read_token_times
+from harness.schema.key import at
 
 FILE = "benchmark.json"
 PERCENTILES = (50, 90, 95, 99)

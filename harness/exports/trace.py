@@ -17,9 +17,8 @@ import pandas as pd
 
 from allocators.base import LayoutBooks
 from harness.exports.folder import STEPS, config_of, requests_of
-from harness.files import written
+from harness.files import records, written
 from harness.metrics.steps import INTEGERS, SPENT
-from harness.report.comparison import records
 
 MOST_REQUESTS = 1_000  # of more, so many are shown, evenly spaced by their number
 MOST_SLICES = 50_000  # of more rows of the step table, neighbours share a slice

@@ -1,4 +1,4 @@
-"""One job: a configuration in, a folder with its tables out, whatever happens in between."""
+"""One job: a configuration in, a folder with its tables out, even if the job fails."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.config import asked_by, check, without_effect
 from harness.console.signals import interrupt_in
-from harness.devices import clock_name, is_elsewhere, open_device
+from harness.devices import clock_name, home_of, is_elsewhere, open_device
 from harness.environment import environment
 from harness.errors import HarnessError
 from harness.exports import export
 from harness.files import write_json, write_text, write_yaml
-from harness.job.build import build_scheduler, settle_lanes
-from harness.job.patience import patience
-from harness.job.served import recorder_of, row_of, write_tables
+from harness.job.build import build_scheduler, resolve_lane_slots
+from harness.job.served import make_recorder, summary_row, write_tables
+from harness.job.watchdog import watchdog
+from harness.lookup import locate
 from harness.naming.labels import names
-from harness.naming.lookup import locate
 from harness.naming.names import workload_name
 from harness.replay.clock import CLOCKS
 from harness.replay.engine import Engine
@@ -40,15 +40,15 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
             progress: Callable[[int], Progress] | None = None) -> dict[str, Any]:  # fmt: skip
     """Run one job (the function that `cfg.task` names) and write its folder: config, environment, tables, summary.
 
-    A failure is written down as well (`status`, `error`, `traceback.txt`) and returned, not raised; only an interrupt
-    passes on, after what there is has been written. The summary comes last and at once: a folder without one, or with
-    one that does not say "finished", is none of a finished job.
+    A failure is written too (`status`, `error`, `traceback.txt`) and returned, not raised; only an interrupt is raised,
+    after everything so far has been written. The summary is written last and atomically: if it is missing, or its
+    status is not "finished", the job did not finish.
 
     Args:
-        cfg: the whole configuration; its values become as the program takes them.
+        cfg: the whole configuration; values are converted in place to the types of the schema.
         folder: where to write; created if needed.
-        overrides: what was set on the command line, for the record.
-        progress: called with the number of requests; gives what is called with (requests over, tokens) at each step.
+        overrides: the overrides of the command line, for the record.
+        progress: called with the number of requests; returns a function called with (requests ended, tokens) per step.
     """
     asked = asked_by(overrides)
     mistakes = check(cfg, asked)
@@ -57,38 +57,41 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
     facts = environment()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in ("summary.json", "traceback.txt"):  # of an earlier run: they must not lie beside this one's tables
+        for name in (
+            "summary.json",
+            "traceback.txt",
+        ):  # of an earlier run, not of this one
             (folder / name).unlink(missing_ok=True)
         write_yaml(folder / "config.yaml", cfg)
         if mistakes:
             raise HarnessError("\n".join(mistakes))
-        with patience(cfg.get("patience_s")):  # plans of earlier versions have no such key
+        with watchdog(cfg.get("patience_s")):  # missing in plans of earlier versions
             row |= locate(cfg.task, "task")(cfg, folder, asked, facts, progress)
-        if interrupt := row.pop("interrupt", None):  # of a task that tells what there is all the same
+        if interrupt := row.pop("interrupt", None):  # of a task that still returned its results
             raise interrupt
         row["warnings"] = [*without_effect(cfg, asked), *row.get("warnings", [])]
         if cfg.task == SERVE and row["status"] == "finished":
             row["warnings"] += export(folder, cfg.exports, cfg.tables)
     except BaseException as error:
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(folder)  # of the full disk
+            error.filename = str(folder)  # of a full disk
         interrupt = interrupt_in(error)
         row["status"] = "interrupted" if interrupt else "failed"
         row["error"] = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
         if interrupt:
             raise interrupt from None
-        _leave(folder / "traceback.txt", traceback.format_exc())
+        _write_last(folder / "traceback.txt", traceback.format_exc())
     finally:
-        _leave(folder / "environment.json", facts)
-        if problem := _leave(folder / "summary.json", row):
+        _write_last(folder / "environment.json", facts)
+        if problem := _write_last(folder / "summary.json", row):
             print(f"summary.json can't be written ({problem}); it would say\n{json.dumps(row, default=str)}",
                   file=sys.stderr)  # fmt: skip
             row |= {"status": "failed", "error": row["error"] or str(problem)}
     return row
 
 
-def _leave(path: Path, content: str | dict[str, Any]) -> OSError | None:
-    """Write a last file if that is possible; why not, if it is not."""
+def _write_last(path: Path, content: str | dict[str, Any]) -> OSError | None:
+    """Write one of the last files; returns the error if that fails."""
     try:
         write_text(path, content) if isinstance(content, str) else write_json(path, content)
     except OSError as error:
@@ -102,37 +105,35 @@ def serve(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
 
     Args:
         asked: dotted keys given on the command line.
-        facts: `environment.json`, to which the device adds its own.
+        facts: the content of `environment.json`, to which the device's facts are added.
 
     Returns:
-        What `summary.json` says beside the names.
+        The content of `summary.json`, without the names.
     """
     started = time.perf_counter()
     settings: Any = OmegaConf.to_container(cfg.workload, resolve=True)
     workload = build_workload(settings, cfg.max_model_len, cfg.seed)
     if is_elsewhere(cfg):
-        from harness.live.serve import serve_live
-
-        return serve_live(cfg, folder, workload, facts, progress)
-    cfg = settle_lanes(cfg, workload.requests)
+        return home_of(cfg).serve_live(cfg, folder, workload, facts, progress)
+    cfg = resolve_lane_slots(cfg, workload.requests)
     device = open_device(cfg, asked)
     scheduler = build_scheduler(cfg, device.capacity, asked, device.layout)
-    recorder = recorder_of(cfg, scheduler.allocator, folder)
+    recorder = make_recorder(cfg, scheduler.allocator, folder)
     depth = 2 if cfg.simulation.async_scheduling else 1
     engine = Engine(scheduler, device.runner(scheduler.allocator), recorder, depth)
     clock, on_progress = CLOCKS[clock_name(cfg)](), progress(len(workload.requests)) if progress else None
     facts |= device.facts | {"setup_s": time.perf_counter() - started}
     try:
-        with device.sampler or nullcontext(), rare_collections():
+        with device.sampler or nullcontext(), infrequent_gc():
             replay(Source(workload), [engine], clock, on_progress=on_progress)
     finally:
         table, lost = write_tables(recorder, workload, folder)
-    return lost | row_of(cfg, device, scheduler, workload, recorder, table)
+    return lost | summary_row(cfg, device, scheduler, workload, recorder, table)
 
 
 @contextmanager
-def rare_collections() -> Iterator[None]:
-    """A replay makes millions of objects and no cycle among them, so the collector looks at them in vain."""
+def infrequent_gc() -> Iterator[None]:
+    """Collect garbage rarely: a replay makes millions of objects without cycles, which the collector scans in vain."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(100_000, *before[1:])

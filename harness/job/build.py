@@ -11,11 +11,11 @@ from allocators.base import Allocator
 from allocators.checker import Checked
 from allocators.layout import KVLayout
 from harness import compiled
-from harness.config import plugins
 from harness.devices import layout_for
 from harness.errors import HarnessError
-from harness.naming.lookup import locate, nearest
+from harness.lookup import locate, nearest
 from harness.runner.kv_buffers import kv_buffers
+from harness.schema import plugins
 from schedulers.base import Scheduler
 from schedulers.request import Request
 from schedulers.reservation import Reservation, on_demand
@@ -27,8 +27,9 @@ def build_allocator(cfg: DictConfig, capacity: int, asked: Collection[str] = (),
 
     Args:
         cfg: the whole configuration.
-        capacity: of the pool, in units of the layout.
-        asked: dotted keys given on the command line; a plug-in is not handed other keys of the group it replaces.
+        capacity: size of the pool, in units of the layout.
+        asked: dotted keys given on the command line. A third-party plug-in gets these, but not the other keys of the
+            group it replaces unless it has such arguments.
         layout: what the model keeps; None = every token in every layer, in slots.
 
     Raises:
@@ -45,22 +46,22 @@ def build_allocator(cfg: DictConfig, capacity: int, asked: Collection[str] = (),
 
 def make_allocator(cls: Any, arguments: Mapping[str, Any], capacity: int, max_model_len: int, layout: KVLayout | None,
                    max_num_seqs: int) -> Allocator:  # fmt: skip
-    """An allocator of a class over a pool.
+    """An allocator of class `cls`.
 
     Args:
-        arguments: of the class, beside the capacity and `max_model_len`.
-        capacity: of the pool, in units of the layout.
+        arguments: further arguments of the class.
+        capacity: size of the pool, in units of the layout.
         layout: what the model keeps; None = every token in every layer, in slots.
-        max_num_seqs: the most sequences at once; room for their states is set aside where the class knows no layout.
+        max_num_seqs: most sequences at once; if the class takes no layout, room for their states is set aside.
 
     Raises:
         HarnessError: the class refuses its arguments.
     """
     takes, given, slots = plugins.arguments(cls), dict(arguments), capacity
     within = layout and layout.within(max_model_len)
-    if layout and within and layout.uniform == within.uniform:  # else the pool would be counted in another unit
+    if layout and within and layout.uniform == within.uniform:  # else the unit of the pool would change
         layout = within
-    if layout and "token_bytes" in takes:  # it deals in bytes, which only the model tells
+    if layout and "token_bytes" in takes:  # sizes in bytes follow from the model
         given = kv_buffers(layout) | given
     if "layout" in takes:
         given["layout"] = layout
@@ -73,10 +74,10 @@ def make_allocator(cls: Any, arguments: Mapping[str, Any], capacity: int, max_mo
 
 
 def _slots(layout: KVLayout, capacity: int, max_model_len: int, max_num_seqs: int) -> int:
-    """Slots for an allocator that knows no layout; room for the states of `max_num_seqs` sequences is set aside.
+    """Slots for an allocator that takes no layout, after setting aside the states of `max_num_seqs` sequences.
 
     Raises:
-        HarnessError: nothing is left beside it.
+        HarnessError: nothing is left.
     """
     lanes = max_num_seqs if layout.state_bytes else 0
     left = capacity - lanes * layout.state_bytes
@@ -94,7 +95,7 @@ def build_scheduler(cfg: DictConfig, capacity: int, asked: Collection[str] = (),
     """The scheduler of `cfg` over its allocator.
 
     Raises:
-        HarnessError: no such class, arguments it refuses, or a reservation its allocator can't do.
+        HarnessError: no such class, arguments that it refuses, or a reservation that its allocator does not support.
     """
     allocator = build_allocator(cfg, capacity, asked, layout)
     reservation = locate(cfg.reservation._target_, "reservation._target_")
@@ -106,14 +107,14 @@ def build_scheduler(cfg: DictConfig, capacity: int, asked: Collection[str] = (),
 
 def make_scheduler(cls: Any, arguments: Mapping[str, Any], allocator: Allocator, reservation: Reservation,
                    max_model_len: int, name: str) -> Scheduler:  # fmt: skip
-    """A scheduler of a class over an allocator.
+    """A scheduler of class `cls` over an allocator.
 
     Args:
-        arguments: of the class, beside these.
-        name: of the allocator.
+        arguments: further arguments of the class.
+        name: the allocator's name, for messages.
 
     Raises:
-        HarnessError: the class refuses its arguments, or the allocator can't do the reservation.
+        HarnessError: the class refuses its arguments, or the allocator does not support the reservation.
     """
     if reservation is on_demand and not allocator.grows:
         raise HarnessError(
@@ -127,8 +128,8 @@ def make_scheduler(cls: Any, arguments: Mapping[str, Any], allocator: Allocator,
     return scheduler
 
 
-def settle_lanes(cfg: DictConfig, requests: Iterable[Request]) -> DictConfig:
-    """`cfg` with `allocator.lane_slots=longest` as the tokens of the longest of `requests`, prompt and output."""
+def resolve_lane_slots(cfg: DictConfig, requests: Iterable[Request]) -> DictConfig:
+    """`cfg` with `allocator.lane_slots=longest` replaced by the longest request's tokens, prompt and output."""
     if OmegaConf.select(cfg, "allocator.lane_slots") != "longest":
         return cfg
     longest = max(request.prompt_len + request.output_len for request in requests)
@@ -136,21 +137,21 @@ def settle_lanes(cfg: DictConfig, requests: Iterable[Request]) -> DictConfig:
 
 
 def _arguments(cls: Any, group: DictConfig, key: str, asked: Collection[str]) -> dict[str, Any]:
-    """The group's values as arguments, less those that a plug-in neither knows nor was asked to take."""
+    """The group's values as arguments, without those that the plug-in does not take and that were not asked for."""
     values: Mapping[str, Any] = OmegaConf.to_container(group, resolve=True)  # type: ignore[assignment]
     arguments = {name: value for name, value in values.items() if name != "_target_"}
     known = plugins.arguments(cls)
     any_more = plugins.takes_any(cls) and f"{key}._target_" not in asked
-    told = [name for name in arguments if f"{key}.{name}" in asked]
-    for name in told:
+    given = [name for name in arguments if f"{key}.{name}" in asked]
+    for name in given:
         if name not in known and not plugins.takes_any(cls):
             raise HarnessError(f"{key}.{name}: {cls.__name__} has no such argument{nearest(name, known)}")
-    kept = {name: value for name, value in arguments.items() if name in known or name in told or any_more}
+    kept = {name: value for name, value in arguments.items() if name in known or name in given or any_more}
     return {name: _part(value, f"{key}.{name}") for name, value in kept.items()}
 
 
 def _part(value: Any, key: str) -> Any:
-    """A value as it is, or the object that it names by `_target_`, as an order of one's own for `scheduler.policy`."""
+    """The value, or the object that its `_target_` names, such as a custom order for `scheduler.policy`."""
     if not isinstance(value, Mapping) or "_target_" not in value:
         return value
     cls = locate(value["_target_"], f"{key}._target_")
@@ -162,7 +163,7 @@ def _construct(cls: Any, key: str, **arguments: Any) -> Any:
         return cls(**arguments)
     except (TypeError, ValueError) as error:
         text = f"{key}: {getattr(cls, '__name__', cls)} refuses its arguments: {error}"
-        if isinstance(error, TypeError):  # which may name no argument
+        if isinstance(error, TypeError):  # whose message may name no argument
             plain = {name: value for name, value in arguments.items() if isinstance(value, str | float | int | None)}
             text += f" ({', '.join(f'{name}={value!r}' for name, value in plain.items())})"
         raise HarnessError(text) from error

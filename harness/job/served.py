@@ -1,4 +1,4 @@
-"""What a served workload leaves behind: its tables, and what its summary says."""
+"""The results of a served workload: its tables and its summary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.errors import HarnessError
 from harness.metrics.memory_map import MappedRecorder
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table, write_requests
-from harness.metrics.summary import OWN_LIMITS, goodput, summarize, told_limits
+from harness.metrics.summary import OWN_LIMITS, describe_limits, goodput, summarize
 from harness.metrics.token_times import write_token_times
 from harness.naming.names import model_name
 from harness.workload import Workload, export
@@ -25,8 +25,8 @@ from schedulers.base import PrefixCounts, Scheduler
 from schedulers.request import Request
 
 
-def recorder_of(cfg: DictConfig, allocator: Allocator, folder: Path) -> Recorder:
-    """What writes `steps.csv`, and the memory map if `cfg` asks for one."""
+def make_recorder(cfg: DictConfig, allocator: Allocator, folder: Path) -> Recorder:
+    """The recorder that writes `steps.csv`, and the memory map if `cfg` asks for one."""
     times = "benchmark" in cfg.exports
     if cfg.memory_map:
         path, every_step = folder / "steps.csv", cfg.memory_map is True
@@ -35,38 +35,38 @@ def recorder_of(cfg: DictConfig, allocator: Allocator, folder: Path) -> Recorder
 
 
 def write_tables(recorder: Recorder, workload: Workload, folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Each table that can be written is, whatever becomes of the others. The workload's requests are used up.
+    """Write every table that can be written, even if others fail. Empties the workload's list of requests.
 
     Returns:
-        The request table; what the summary says when one is not whole.
+        The request table, and the status and error for the summary if a table is incomplete.
     """
     lost: list[str] = []
-    with _noted(lost):
+    with _collect_errors(lost):
         export((r for r in workload.requests if r.arrival_ns >= 0), folder / "workload.jsonl")
-    table = request_table(recorder, _given_up(workload.requests))
-    with _noted(lost):
+    table = request_table(recorder, _drain(workload.requests))
+    with _collect_errors(lost):
         write_requests(table, folder / "requests.csv")
     recorder.steps.flush()
     if recorder.steps.error:
         lost.append(str(recorder.steps.error))
     if isinstance(recorder, MappedRecorder):
-        with _noted(lost):
+        with _collect_errors(lost):
             recorder.write(folder)
     if recorder.times is not None:
-        with _noted(lost):
+        with _collect_errors(lost):
             write_token_times(recorder.times, folder)
     return table, {"status": "failed", "error": "; ".join(lost)} if lost else {}
 
 
-def row_of(cfg: DictConfig, device: Device, scheduler: Scheduler, workload: Workload, recorder: Recorder,
+def summary_row(cfg: DictConfig, device: Device, scheduler: Scheduler, workload: Workload, recorder: Recorder,
            table: pd.DataFrame) -> dict[str, Any]:  # fmt: skip
-    """The numbers of a served workload and what one should know of them.
+    """The summary of a served workload, with its warnings.
 
     Args:
-        table: its `request_table`.
+        table: the workload's `request_table`.
 
     Raises:
-        HarnessError: nothing of it could be served.
+        HarnessError: not a single request finished.
     """
     row = {
         "model": model_name(cfg.model),
@@ -89,16 +89,16 @@ def row_of(cfg: DictConfig, device: Device, scheduler: Scheduler, workload: Work
     why = f"; the first reason: {reasons.iloc[0]}" if len(reasons) else ""
     if not row["finished"]:
         raise HarnessError(f"none of {row['injected']} requests could be served{why}")
-    row |= judged(cfg, row, table)
+    row |= slo_and_cost(cfg, row, table)
     row["warnings"] = [*workload.notes["notices"], *_warnings(cfg, scheduler, recorder, row, why), *device.warnings]
     return row
 
 
 def prefix_rates(counts: PrefixCounts) -> dict[str, float | None]:
-    """In percent, None where nothing was looked for.
+    """Prefix hit rates in percent; None if nothing was looked up.
 
     `prefix_hit_pct`: hits at first admissions, of the prompts' tokens (repeats after a preemption left out, as vLLM
-    counts); `prefix_lookup_hit_pct`: all hits, of all tokens looked for; `prefix_prompt_hit_pct`: all hits, of the
+    counts); `prefix_lookup_hit_pct`: all hits, of all tokens looked up; `prefix_prompt_hit_pct`: all hits, of the
     prompts' tokens, so that a request which is preempted counts its hits again.
     """
     every = counts.hits + counts.preempted_hits
@@ -108,13 +108,13 @@ def prefix_rates(counts: PrefixCounts) -> dict[str, float | None]:
     return {name: 100 * hits / tokens if tokens else None for name, (hits, tokens) in rates.items()}
 
 
-def judged(cfg: DictConfig, row: dict[str, Any], table: pd.DataFrame) -> dict[str, Any]:
-    """Goodput where there are limits, costs where there is a price."""
+def slo_and_cost(cfg: DictConfig, row: dict[str, Any], table: pd.DataFrame) -> dict[str, Any]:
+    """Goodput if there are limits, cost if there is a price."""
     found: dict[str, Any] = {}
     limits = {str(name): limit for name, limit in cfg.slo_ms.items() if limit is not None}
     if limits or any(own in table for own in OWN_LIMITS.values()):
         found["goodput"] = goodput(table, limits, row["duration_s"])
-        found["goodput_limits"] = told_limits(table, limits)
+        found["goodput_limits"] = describe_limits(table, limits)
     if cfg.price_per_hour is not None and row["output_throughput"]:
         found["cost_per_million_output_tokens"] = cfg.price_per_hour / 3600 / row["output_throughput"] * 1e6
     return found
@@ -132,14 +132,14 @@ def _warnings(cfg: DictConfig, scheduler: Scheduler, recorder: Recorder, row: di
 
 
 @contextmanager
-def _noted(lost: list[str]) -> Iterator[None]:
+def _collect_errors(lost: list[str]) -> Iterator[None]:
     try:
         yield
     except (OSError, WorkloadError) as error:
         lost.append(str(error))
 
 
-def _given_up(requests: list[Request]) -> Iterator[Request]:
-    """The last first: a million of them need more memory than their table, which can take their place."""
+def _drain(requests: list[Request]) -> Iterator[Request]:
+    """Remove requests from the list, the last first, so that a million requests make room for their table."""
     while requests:
         yield requests.pop()

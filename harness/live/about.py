@@ -7,11 +7,11 @@ from typing import Any
 
 import aiohttp
 
+from harness.config.server import Server
 from harness.errors import HarnessError
 from harness.live.client import HEAD, why_none
-from harness.live.settings import Server
 from harness.live.stream import count_of, quoted
-from harness.naming.lookup import nearest
+from harness.lookup import nearest
 
 # Where each engine, and no other, says its version: (engine, path, a key of the answer).
 VERSIONS = (

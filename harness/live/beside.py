@@ -23,10 +23,10 @@ from harness.metrics.summary import client_side
 from harness.replay.clock import Clock
 from harness.replay.engine import Engine
 from harness.replay.replayer import Source, replay
+from harness.runner.latency.drift import drift, spread_of
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.simulated import SimulatedModelRunner
 from harness.tasks.calibrate import as_yaml, errors_by_kind
-from harness.tasks.drift import drift, spread_of
 from harness.workload import Workload, build_workload
 
 HELD_BACK = 5  # every 5th step is not fitted

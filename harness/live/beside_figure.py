@@ -19,13 +19,20 @@ def told(table: pd.DataFrame) -> str:
         table: `beside.csv`.
     """
     lines = [f"{'rate':>6} {'':18} {'measured':>26} {'simulated':>12} {'error':>8}"]
-    for (rate, fitted, number), rows in table.groupby(["rate", "fitted", "number"], sort=False):
-        measured, simulated = rows["measured"], rows["simulated"].median()
-        span = f"{measured.median():,.1f} ({measured.min():,.1f}–{measured.max():,.1f})"
-        error = 100 * (simulated / measured.median() - 1)
-        lines.append(f"{rate:>6g} {number:18} {span:>26} {simulated:>12,.1f} {error:>+7.1f} %"
-                     f"{' fitted' if fitted else ''}")  # fmt: skip
+    for row in medians(table).to_dict("records"):
+        span = f"{row['measured']:,.1f} ({row['least']:,.1f}–{row['most']:,.1f})"
+        lines.append(f"{row['rate']:>6g} {row['number']:18} {span:>26} {row['simulated']:>12,.1f} "
+                     f"{row['error_pct']:>+7.1f} %{' fitted' if row['fitted'] else ''}")  # fmt: skip
     return "\n".join(lines)
+
+
+def medians(table: pd.DataFrame) -> pd.DataFrame:
+    """A row for each rate and number: medians over rounds, `least` and `most` measured, and the medians' error."""
+    rows = table.groupby(["rate", "fitted", "number"], sort=False).agg(
+        measured=("measured", "median"), least=("measured", "min"), most=("measured", "max"),
+        simulated=("simulated", "median"),
+    ).reset_index()  # fmt: skip
+    return rows.assign(error_pct=100 * (rows["simulated"] / rows["measured"] - 1))
 
 
 def draw(table: pd.DataFrame, about: str, path: Path) -> None:
@@ -48,7 +55,8 @@ def draw(table: pd.DataFrame, about: str, path: Path) -> None:
         ax.grid()
     for ax in axes[2:]:
         ax.set_xlabel("requests per second")
-    new = table[~table["fitted"] & table["number"].isin(SHOWN)]
+    middles = medians(table)
+    new = middles[~middles["fitted"] & middles["number"].isin(SHOWN)]
     worst: dict[Any, Any] = {}
     if len(new):
         worst = new.iloc[int(new["error_pct"].abs().to_numpy().argmax())].to_dict()

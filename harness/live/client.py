@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from harness.live.settings import Server
+from harness.config.server import Server
 from harness.live.stream import Answer, StreamError, message_of, quoted
 from schedulers.request import Request
 

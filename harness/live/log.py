@@ -10,7 +10,7 @@ import numpy as np
 from harness.live.client import Outcome
 from harness.live.stream import count_of
 from harness.metrics.gaps import Gaps
-from harness.metrics.recorder import Fate
+from harness.metrics.recorder import RequestStats
 from schedulers.request import Request
 
 
@@ -34,7 +34,7 @@ class ClientLog:
         self.prompt_tokens: dict[int, int] = {}
         self.pieces = self.tokens = self.uncounted = self.merged = 0
         self._delivered = array("q")
-        self._fates = array("q")
+        self._stats = array("q")
 
     def over(self, request: Request, outcome: Outcome) -> None:
         """A request is over, one way or another."""
@@ -44,7 +44,7 @@ class ClientLog:
         if outcome.sent_ns < 0:
             return
         self._delivered.extend((request.id, outcome.sent_ns))
-        self._fates.extend((request.id, done, -1, answer.first_ns, answer.last_ns, answer.tokens, -1, -1,
+        self._stats.extend((request.id, done, -1, answer.first_ns, answer.last_ns, answer.tokens, -1, -1,
                             -1 if answer.cached is None else answer.cached, request.n))  # fmt: skip
         if not answer.pieces:
             return
@@ -60,14 +60,14 @@ class ClientLog:
             self.uncounted += answer.counted is None
             self.merged += answer.pieces < answer.tokens
 
-    def verdicts(self) -> dict[int, tuple[str, str]]:
-        """As `Recorder.verdicts`."""
+    def statuses(self) -> dict[int, tuple[str, str]]:
+        """As `Recorder.statuses`."""
         return self.reasons
 
     def deliveries(self) -> np.ndarray:
         """As `Recorder.deliveries`: request id and when (ns) it was sent."""
         return np.frombuffer(self._delivered, dtype=np.int64).reshape(-1, 2)
 
-    def fates(self) -> np.ndarray:
-        """As `Recorder.fates`; what a client can't know is -1."""
-        return np.frombuffer(self._fates, dtype=np.int64).reshape(-1, len(Fate._fields))
+    def request_stats(self) -> np.ndarray:
+        """As `Recorder.request_stats`; what a client can't know is -1."""
+        return np.frombuffer(self._stats, dtype=np.int64).reshape(-1, len(RequestStats._fields))

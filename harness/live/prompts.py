@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from harness.config.server import Server
 from harness.errors import HarnessError
-from harness.live.settings import Server
 from harness.workload.streams import prompt_tokens
 from schedulers.request import Request
 

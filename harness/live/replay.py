@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import aiohttp
 
-from harness.job import rare_collections
+from harness.job import infrequent_gc
 from harness.live.client import Client
 from harness.live.engine import Scraper
 from harness.live.log import ClientLog
@@ -72,7 +72,7 @@ class LiveReplay:
             helpers.append(asyncio.create_task(self.scraper.run(lambda: self.now)))
         begun = time.process_time()
         try:
-            with rare_collections():
+            with infrequent_gc():
                 await self._send_all()
         finally:
             self.cpu_s, self.wall_s = time.process_time() - begun, self.now / 1e9
@@ -121,7 +121,7 @@ class LiveReplay:
             if now - self._down_since > self.client.server.gone_s * 1e9:
                 self.gone = self._farewell()
         self._over += 1
-        self.source.over(1, now)
+        self.source.on_ended(1, now)
         if self.on_progress:
             self.on_progress(self._over, self.log.tokens)
 

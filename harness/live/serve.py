@@ -14,17 +14,17 @@ import numpy as np
 import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
+from harness.config.server import Server
 from harness.errors import HarnessError
 from harness.exports.benchmark import bench_result
 from harness.files import write_json, write_table
-from harness.job.served import judged
+from harness.job.served import slo_and_cost
 from harness.live.about import About, ask, refuse
 from harness.live.client import Client, Outcome
 from harness.live.engine import Scraper
 from harness.live.log import ClientLog
 from harness.live.prompts import Ids, Text, make_prompts
 from harness.live.replay import LiveReplay
-from harness.live.settings import Server
 from harness.live.summary import engine_side, warnings_of
 from harness.metrics.requests import request_table, write_requests
 from harness.metrics.summary import client_side
@@ -91,7 +91,7 @@ def serve_live(cfg: DictConfig, folder: Path, workload: Workload, facts: dict[st
         why = f"; the first reason: {first.iloc[0]}" if len(first) else ""
         raise HarnessError(f"none of {len(table)} requests was served by {server.root}{why}")
     if row["finished"]:
-        row |= judged(cfg, row, table)
+        row |= slo_and_cost(cfg, row, table)
     row["warnings"] = workload.notes["notices"] + warnings_of(cfg, server, about, run, table, row)
     return row
 

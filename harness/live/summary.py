@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from omegaconf import DictConfig
 
+from harness.config.server import Server
 from harness.live.about import About
 from harness.live.log import ClientLog
-from harness.live.settings import Server
 
 if TYPE_CHECKING:
     from harness.live.serve import LiveRun

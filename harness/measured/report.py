@@ -11,10 +11,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from harness.files import write_table, write_text
+from harness.files import records, write_table, write_text
 from harness.measured.predict import Predictor
 from harness.operators.machines import NAMES, PATH, Machine
-from harness.report.comparison import records
 from harness.report.drawing import Draw, draw_all
 from harness.report.style import frame, new_figure, plain_log
 

@@ -14,17 +14,17 @@ class Gaps:
     """A weighted multiset of nanosecond gaps; number, sum and longest are exact however many there are.
 
     Attributes:
-        counts: how often each gap came.
+        counts: number of gaps of each length.
     """
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.exact = True
-        self._sum = self._longest = 0  # of those that were rounded, as they were
+        self._sum = self._longest = 0  # of gaps that were rounded, before rounding
 
     @property
     def longest(self) -> int:
-        """In ns; 0 = there was none."""
+        """The longest gap in ns; 0 if there is none."""
         return max(self.counts, default=0) if self.exact else self._longest
 
     def add(self, gap_ns: int, count: int = 1) -> None:
@@ -38,7 +38,7 @@ class Gaps:
             self._round()
 
     def add_each(self, gaps_ns: Sequence[int], count: int) -> None:
-        """Each of `gaps_ns`, `count` times."""
+        """Add each of `gaps_ns`, `count` times."""
         counts = self.counts
         if not self.exact:
             self._longest = max(self._longest, max(gaps_ns))
@@ -49,13 +49,13 @@ class Gaps:
             self._round()
 
     def _round(self) -> None:
-        """There are too many to keep them exactly."""
+        """Round all gaps, since there are too many different ones to keep exactly."""
         counts, self.exact, self.counts = self.counts, False, {}
         for gap, number in counts.items():
             self.add(gap, number)
 
     def summary(self, percentiles: tuple[int, ...]) -> dict[str, float | None]:
-        """Mean and percentiles (linear, as numpy and vLLM do) in ms; None when there is no gap at all."""
+        """Mean and percentiles (linear, as in numpy and vLLM) in ms; None if there are no gaps."""
         keys = ["mean", *(f"p{p}" for p in percentiles)]
         if not self.counts:
             return dict.fromkeys(keys)
@@ -68,7 +68,7 @@ class Gaps:
         below = np.floor(places).astype(np.int64)
         low, high = (gaps[np.searchsorted(reached, at, "right")] for at in (below, np.minimum(below + 1, number - 1)))
         part, step = places - below, high - low
-        values = np.where(part < 0.5, low + step * part, high - step * (1 - part))  # to the last digit as numpy does it
+        values = np.where(part < 0.5, low + step * part, high - step * (1 - part))  # bit for bit as numpy
         return {key: value / 1e6 for key, value in zip(keys, [mean, *values.tolist()], strict=True)}
 
 

@@ -16,7 +16,7 @@ OF_MAP = np.array([0, 1, 2, 3, 4, 9, 10, 11])
 PARTS = 4096  # of a pool, that are told apart where its runs are more than that
 
 
-class LayerMoment(NamedTuple):
+class LayerSnapshot(NamedTuple):
     """What was noted at the start of a step; `runs_of_layers` makes runs of units of it.
 
     Attributes:
@@ -58,8 +58,8 @@ def grids_of(allocator: Allocator) -> list[Grid]:
 
 
 def note(ns: int, allocator: Allocator, facts: np.ndarray, cached: list[tuple[int, int]],
-         free: tuple[str, int]) -> LayerMoment:  # fmt: skip
-    """A moment of `allocator`, whose holders' facts are given."""
+         free: tuple[str, int]) -> LayerSnapshot:  # fmt: skip
+    """A snapshot of `allocator`, whose holders' facts are given."""
     holders, groups = allocator.holders, allocator.kept
     rows = [holder.row for holder in holders]
     if allocator.by_slot:
@@ -75,27 +75,27 @@ def note(ns: int, allocator: Allocator, facts: np.ndarray, cached: list[tuple[in
         for table, part, grid in zip(allocator.group_tables, parts, allocator.grids, strict=True):
             width = max(-(-int(part[:, 1].max(initial=1)) // grid.block_size) if grid.block_size else 1, 1)
             tables.append(table[rows, :width])
-    return LayerMoment(ns, facts, tables, parts, cached, free)
+    return LayerSnapshot(ns, facts, tables, parts, cached, free)
 
 
-def runs_of_layers(moment: LayerMoment, kept: tuple[Kept, ...], grids: list[Grid], capacity: int,
+def runs_of_layers(snapshot: LayerSnapshot, kept: tuple[Kept, ...], grids: list[Grid], capacity: int,
                    free_kind: int) -> np.ndarray:  # fmt: skip
-    """The runs of units of one moment, each of one request and kind; of a pool of more than `PARTS`, those that lie in
-    the middle of a part.
+    """The runs of units of one snapshot, each of one request and kind. Of a pool of more than `PARTS` units, only those
+    in the middle of a part.
 
     Returns:
         ``[runs, 4]`` int64: request, first unit, units, index of `memory_map.KINDS`.
     """
     found = [
-        (_states if each.state_units else _tokens)(moment.facts, table, part.T, each, grid)
-        for each, table, part, grid in zip(kept, moment.tables, moment.parts, grids, strict=True)
+        (_states if each.state_units else _tokens)(snapshot.facts, table, part.T, each, grid)
+        for each, table, part, grid in zip(kept, snapshot.tables, snapshot.parts, grids, strict=True)
     ]
-    spans = np.array(moment.cached, dtype=np.int64).reshape(-1, 2)
+    spans = np.array(snapshot.cached, dtype=np.int64).reshape(-1, 2)
     found.append(np.column_stack([np.full(len(spans), -1), spans, np.full(len(spans), 5)]))
     runs = np.concatenate(found)
     if len(runs) > PARTS:
         runs = _thinned(runs[runs[:, 2] > 0], capacity)
-    return np.concatenate([_merged(runs), [[-1, -1, moment.free[1], free_kind]]])
+    return np.concatenate([_merged(runs), [[-1, -1, snapshot.free[1], free_kind]]])
 
 
 def _states(facts: np.ndarray, table: np.ndarray, part: np.ndarray, kept: Kept, grid: Grid) -> np.ndarray:

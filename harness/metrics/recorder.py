@@ -13,13 +13,13 @@ import numpy as np
 
 from allocators.base import Allocator, Books, LayoutBooks
 from harness.metrics.gaps import Gaps
+from harness.metrics.jump import NO_JUMP, Jump
 from harness.metrics.steps import StepLog
-from harness.replay.jump import NO_JUMP, Jump
 from schedulers.request import Batch, Rejection, Request, Sequence
 
 
-class Fate(NamedTuple):
-    """What became of a request that was scheduled; times in ns, -1 = never."""
+class RequestStats(NamedTuple):
+    """How a request that was scheduled went; times in ns, -1 = never."""
 
     id: int
     done: int
@@ -33,7 +33,7 @@ class Fate(NamedTuple):
     n: int
 
     @classmethod
-    def of(cls, seq: Sequence) -> Fate:
+    def of(cls, seq: Sequence) -> RequestStats:
         """Of a request's only sequence, or of all through their leader."""
         request, recomputed = seq.request, seq.recomputed
         if seq.group is not None:
@@ -67,7 +67,7 @@ class Recorder:
         self.rejections: dict[int, str] = {}
         self.keep = keep
         self._delivered = array("q")  # id and time, one after the other
-        self._over = array("q")  # the fields of `Fate`, one after the other
+        self._finished = array("q")  # the fields of `RequestStats`, one after the other
         self._rows: deque[tuple[int, ...]] = deque()  # of the steps that were scheduled and are not completed
         self._layered: Allocator | None = None  # its layers keep different tokens, so its books say more
         self._more: deque[list[int]] = deque()  # what they say of those steps
@@ -75,9 +75,9 @@ class Recorder:
 
     def watch(self, allocator: Allocator) -> None:
         """The books of the coming steps are those of `allocator`."""
-        if allocator.more_columns:
+        if allocator.extra_columns:
             self._layered = allocator
-            self.steps.add_columns(allocator.more_columns)
+            self.steps.add_columns(allocator.extra_columns)
 
     def arrived(self, request: Request, now: int, rejection: Rejection | None) -> None:
         """A request was handed to the scheduler at `now` (ns), late by `now - arrival`."""
@@ -95,16 +95,16 @@ class Recorder:
             if seq.first_scheduled_ns < 0:
                 seq.first_scheduled_ns = start
                 self.sequences[seq.request.id] = seq
-        work = batch.work
+        stats = batch.stats
         self._rows.append((
-            start if runs is None else runs, len(batch.seqs), work.decodes, work.idle, work.prompt_tokens,
-            work.context + work.prompt_context, work.pairs, waiting, len(batch.admitted), batch.preemptions,
+            start if runs is None else runs, len(batch.seqs), stats.decodes, stats.idle, stats.prompt_tokens,
+            stats.context + stats.prompt_context, stats.pairs, waiting, len(batch.admitted), batch.preemptions,
             batch.blocked is not None, *books[:9], batch.saved,
             sum([move.length for move in batch.moves if move.kind == "copy"]) if batch.moves else 0,
             sum([move.length for move in batch.moves if move.kind != "copy"]) if batch.moves else 0,
         ))  # fmt: skip
         if self._layered is not None:
-            self._more.append(self._layered.more_books())
+            self._more.append(self._layered.extra_books())
 
     def completed(self, batch: Batch, produced: Items[Sequence], finished: Items[Sequence], ready: int,
                   spent: tuple[int, int, int], further: Jump = NO_JUMP) -> None:  # fmt: skip
@@ -135,16 +135,16 @@ class Recorder:
         row = (*self._rows.popleft(), len(produced), len(finished), *spent, 0)
         self.steps.append((*row, *self._more.popleft()) if self._more else row, further)
         for seq in finished:
-            self._over.extend(Fate.of(seq))
+            self._finished.extend(RequestStats.of(seq))
             if not self.keep:
                 del self.sequences[seq.request.id]
 
     def idle(self, start: int, end: int, waiting: int, books: Books | LayoutBooks) -> None:
         """Nothing could run from `start` to `end` (ns)."""
         row = (start, 0, 0, 0, 0, 0, 0, waiting, 0, 0, 0, *books[:9], 0, 0, 0, 0, 0, 0, 0, 0, end - start)
-        self.steps.append((*row, *self._layered.more_books()) if self._layered is not None else row)
+        self.steps.append((*row, *self._layered.extra_books()) if self._layered is not None else row)
 
-    def verdicts(self) -> dict[int, tuple[str, str]]:
+    def statuses(self) -> dict[int, tuple[str, str]]:
         """By request id, status and reason of those that were rejected."""
         return {number: ("rejected", reason) for number, reason in self.rejections.items()}
 
@@ -152,8 +152,8 @@ class Recorder:
         """``[delivered, 2]`` int64, a view: request id and when (ns) it was handed to the scheduler, in that order."""
         return np.frombuffer(self._delivered, dtype=np.int64).reshape(-1, 2)
 
-    def fates(self) -> np.ndarray:
-        """``[scheduled, 10]`` int64, maybe a view: the `Fate` of every request that was ever scheduled, in no order."""
-        over = np.frombuffer(self._over, dtype=np.int64).reshape(-1, len(Fate._fields))
-        left = [Fate.of(seq) for seq in self.sequences.values() if not seq.done]
+    def request_stats(self) -> np.ndarray:
+        """``[scheduled, 10]`` int64, maybe a view: `RequestStats` of every request that was ever scheduled."""
+        over = np.frombuffer(self._finished, dtype=np.int64).reshape(-1, len(RequestStats._fields))
+        left = [RequestStats.of(seq) for seq in self.sequences.values() if not seq.done]
         return np.concatenate([over, np.array(left, dtype=np.int64)]) if left else over

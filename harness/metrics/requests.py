@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from harness.files import written
-from harness.metrics.recorder import Fate
+from harness.metrics.recorder import RequestStats
 from harness.workload.fields import LIMITS
 from schedulers.request import Request
 
@@ -26,16 +26,16 @@ COUNTS = ("preemptions", "recomputed_tokens", "cached_tokens", "n")
 
 
 class RequestLog(Protocol):
-    """Who wrote down what became of requests: a `Recorder` beside an engine, or a client of a server."""
+    """A log of how requests went: a `Recorder` beside an engine, or the client of a server."""
 
-    def verdicts(self) -> dict[int, tuple[str, str]]:
-        """By request id, status and reason of those of which there is more to say than whether they finished."""
+    def statuses(self) -> dict[int, tuple[str, str]]:
+        """By request id, status and reason, where there is more to say than whether the request finished."""
 
     def deliveries(self) -> np.ndarray:
         """``[delivered, 2]`` int64: request id and when (ns) it was handed over."""
 
-    def fates(self) -> np.ndarray:
-        """``[scheduled, len(Fate)]`` int64; -1 = not known, or never."""
+    def request_stats(self) -> np.ndarray:
+        """``[scheduled, len(RequestStats)]`` int64; -1 = not known, or never."""
 
 
 def request_table(recorder: RequestLog, requests: Iterable[Request]) -> pd.DataFrame:
@@ -49,39 +49,39 @@ def request_table(recorder: RequestLog, requests: Iterable[Request]) -> pd.DataF
     facts = np.fromiter(chain.from_iterable(_known(requests, limits)), dtype=np.int64).reshape(-1, 4)
     facts = facts[np.argsort(facts[:, 0], kind="stable")]
     ids, arrival, prompt, cap = facts.T
-    deliveries, fates = recorder.deliveries(), recorder.fates()
+    deliveries, known = recorder.deliveries(), recorder.request_stats()
     delivered = _aligned(len(ids), np.searchsorted(ids, deliveries[:, 0]), deliveries[:, 1])
-    rows = np.searchsorted(ids, fates[:, 0])
-    fate = {name: _aligned(len(ids), rows, values) for name, values in zip(Fate._fields, fates.T, strict=True)}
-    came, scheduled = delivered >= 0, fate["id"] >= 0
-    seen = fate["first_scheduled_ns"] >= 0
-    done, told = fate["done"] == 1, fate["first_token_ns"] >= 0
-    first, last, produced = fate["first_token_ns"], fate["last_token_ns"], fate["produced"]
-    each = produced // np.maximum(fate["n"], 1)
+    rows = np.searchsorted(ids, known[:, 0])
+    stats = {name: _aligned(len(ids), rows, values) for name, values in zip(RequestStats._fields, known.T, strict=True)}
+    came, scheduled = delivered >= 0, stats["id"] >= 0
+    seen = stats["first_scheduled_ns"] >= 0
+    done, answered = stats["done"] == 1, stats["first_token_ns"] >= 0
+    first, last, produced = stats["first_token_ns"], stats["last_token_ns"], stats["produced"]
+    each = produced // np.maximum(stats["n"], 1)
     status = np.array(["unfinished", "finished"], dtype=object)[done.astype(np.int64)]
     reasons = np.full(len(ids), None, dtype=object)
-    if verdicts := recorder.verdicts():
-        at = np.searchsorted(ids, list(verdicts))
-        status[at] = [name for name, _ in verdicts.values()]
-        reasons[at] = [reason for _, reason in verdicts.values()]
+    if statuses := recorder.statuses():
+        at = np.searchsorted(ids, list(statuses))
+        status[at] = [name for name, _ in statuses.values()]
+        reasons[at] = [reason for _, reason in statuses.values()]
     columns = {
         "id": ids,
         "status": status,
         "reason": reasons,
         "arrival_s": _where(came, arrival / 1e9),
         "lateness_s": _where(came, (delivered - arrival) / 1e9),
-        "first_scheduled_s": _where(seen, fate["first_scheduled_ns"] / 1e9),
-        "first_token_s": _where(told, first / 1e9),
-        "last_token_s": _where(told, last / 1e9),
+        "first_scheduled_s": _where(seen, stats["first_scheduled_ns"] / 1e9),
+        "first_token_s": _where(answered, first / 1e9),
+        "last_token_s": _where(answered, last / 1e9),
         "prompt_tokens": _whole(prompt, prompt >= 0),
         "output_tokens": _whole(produced, scheduled),
         "max_tokens": _whole(cap, cap >= 0),
-        "queueing_ms": _where(seen, (fate["first_scheduled_ns"] - arrival) / 1e6),
-        "ttft_ms": _where(told, (first - arrival) / 1e6),
+        "queueing_ms": _where(seen, (stats["first_scheduled_ns"] - arrival) / 1e6),
+        "ttft_ms": _where(answered, (first - arrival) / 1e6),
         "tpot_ms": _where(done & (each > 1), (last - first) / 1e6 / np.maximum(each - 1, 1)),
         "e2e_ms": _where(done, (last - arrival) / 1e6),
         "normalized_latency_s": _where(done, (last - arrival) / 1e9 / np.maximum(each, 1)),
-        **{name: _whole(fate[name], fate[name] >= 0) for name in COUNTS},
+        **{name: _whole(stats[name], stats[name] >= 0) for name in COUNTS},
     }
     own = {name: [of.get(number, np.nan) for number in ids.tolist()] for name, of in limits.items() if of}
     return pd.DataFrame(columns | own, columns=[*COLUMNS, *own], copy=False)

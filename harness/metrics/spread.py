@@ -1,4 +1,4 @@
-"""Means over seeds and what can be said of a difference between two of them: Student's t, 95 %.
+"""Means over seeds, and whether two of them differ significantly: Student's t, 95 %.
 
 Source: B. L. Welch, Biometrika 34 (1947), for the unpaired case.
 """
@@ -13,18 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-LEAST = 3  # values below which a spread says nothing
+LEAST = 3  # fewer values give no interval
 LEVEL = 0.95
+SAME, NOT_TOLD_APART = "the same", "not told apart"
 
 
 class Difference(NamedTuple):
-    """Of a second set of values from a first one.
+    """The difference of a second set of values from a first one.
 
     Attributes:
-        value: mean of the second less mean of the first; of the pairs, where they are paired.
-        half: half the width of the interval around it; None = there are too few values.
-        pairs: values that belong together; 0 = none of them was taken for a pair.
-        same: whether each value is what its partner is, to the last digit.
+        value: mean of the second set minus mean of the first; if paired, the mean difference of the pairs.
+        half: half the width of the interval around `value`; None = too few values.
+        pairs: number of pairs; 0 = not paired.
+        same: whether the values of each pair are equal to the last digit.
     """
 
     value: float
@@ -34,27 +35,27 @@ class Difference(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """What it comes to: `the same`, `not told apart`, `told apart`, or nothing where there is no interval."""
+        """`the same`, `not told apart`, `told apart`, or nothing if there is no interval."""
         if self.same:
-            return "the same"
+            return SAME
         if self.half is None:
             return ""
-        return "not told apart" if abs(self.value) <= self.half else "told apart"
+        return NOT_TOLD_APART if abs(self.value) <= self.half else "told apart"
 
 
 def half_width(values: Sequence[float]) -> float | None:
-    """Half the width of the interval around their mean; None of fewer than three."""
+    """Half the width of the interval around the mean of `values`; None for fewer than three."""
     return None if len(values) < LEAST else half_of(len(values)) * float(np.std(values, ddof=1))
 
 
 @cache
 def half_of(count: int) -> float:
-    """Half the width of the interval around the mean of `count` values, in their standard deviations; NaN of few."""
+    """Half the width of the interval around the mean of `count` values, in standard deviations; NaN below three."""
     return _t(count - 1) / math.sqrt(count) if count >= LEAST else math.nan
 
 
 def difference(first: Mapping[Any, float], second: Mapping[Any, float]) -> Difference:
-    """Compare values by seed: as pairs where seeds are shared (at least three, or all there are), else by Welch.
+    """Compare values by seed: paired if seeds are shared (at least three, or all), else by Welch's test.
 
     Args:
         first: at least one value.

@@ -13,7 +13,7 @@ import numpy as np
 
 from allocators.base import Books, LayoutBooks
 from harness.files import named
-from harness.replay.jump import NO_JUMP, Jump
+from harness.metrics.jump import NO_JUMP, Jump
 
 INTEGERS = (
     "start", "num_seqs", "decode_seqs", "idle_lanes", "prefill_tokens", "context_tokens", "prefill_attention",
@@ -169,7 +169,7 @@ class StepLog:
         self._written = 0
 
     def add_columns(self, names: Sequence[str]) -> None:
-        """Rows have these besides, before there are any: `Allocator.more_columns`."""
+        """Rows have these besides, before there are any: `Allocator.extra_columns`."""
         if names and not self.more:
             self.more = tuple(names)
             self._pack = Struct(f"={len(INTEGERS) + len(self.more)}q").pack

@@ -20,13 +20,13 @@ OWN_LIMITS = {"ttft": "ttft_slo_ms", "tpot": "tpot_slo_ms", "e2e": "deadline_ms"
 
 
 def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[str, Any]:
-    """The numbers of a replay; None where there is nothing to measure.
+    """The numbers of a replay; None if there is nothing to measure.
 
-    `saturated_...` is of the span in which requests wait for memory, `steady_...` of that in which they wait for
-    whatever reason (see `StepLog`), if in it at least as many end as run at once: less is ramp and drain alone.
+    `saturated_...`: of the span in which requests wait for memory. `steady_...`: of the span in which requests wait for
+    any reason (see `StepLog`); None if fewer requests finish in it than run at once, since that is only ramp and drain.
 
     Args:
-        recorder: what the replay wrote down.
+        recorder: the replay's recorder.
         table: its `request_table`.
         capacity: slots in the KV pool.
     """
@@ -37,11 +37,11 @@ def summarize(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[st
 
 
 def client_side(table: pd.DataFrame, gaps: Gaps) -> dict[str, Any]:
-    """What a client can tell of a replay: `summarize` without all that only the engine knows.
+    """The numbers that a client can measure: `summarize` without those that only the engine knows.
 
     Args:
         table: a `request_table`.
-        gaps: between tokens.
+        gaps: gaps between tokens.
     """
     return _served(table) | _latencies(table, gaps) | {"normalized_latency_mean_s": _normalized(table)}
 
@@ -74,10 +74,10 @@ def _pace(recorder: Recorder, table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _steady_s(recorder: Recorder, table: pd.DataFrame) -> float | None:
-    """How long it was steady, in s; None where it hardly was."""
+    """Length of the steady span in s; None if it is too short to count."""
     steady = recorder.steps.steady
-    answers = _number(table["n"].mean()) or 1.0  # to a request
-    turned_over = steady.finished * answers >= (_ratio(steady.lanes_ns, steady.ns) or math.inf)
+    outputs = _number(table["n"].mean()) or 1.0  # per request
+    turned_over = steady.finished * outputs >= (_ratio(steady.lanes_ns, steady.ns) or math.inf)
     return steady.ns / 1e9 if turned_over else None
 
 
@@ -92,7 +92,7 @@ def _latencies(table: pd.DataFrame, gaps: Gaps) -> dict[str, Any]:
 
 
 def _tpot_total(table: pd.DataFrame) -> float | None:
-    """First to last token summed over requests, by their further tokens: TPOTs weighed by the lengths of answers."""
+    """Sum of first-to-last-token times over the sum of tokens after the first: TPOT weighted by output length."""
     there = table[table["tpot_ms"].notna()]
     further = there["output_tokens"] // there["n"].fillna(1).clip(lower=1) - 1
     return _ratio(float((there["tpot_ms"] * further).sum()), float(further.sum()))
@@ -103,7 +103,7 @@ def _normalized(table: pd.DataFrame) -> float | None:
 
 
 def _engine(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[str, Any]:
-    """Of steps and pool."""
+    """Numbers of the steps and of the pool."""
     whole, saturated, steady = recorder.steps.whole, recorder.steps.saturated, recorder.steps.steady
     prompts = int(table["prompt_tokens"][table["status"] == "finished"].sum())
     lanes = whole.sum("num_seqs") + whole.sum("idle_lanes")
@@ -149,11 +149,11 @@ def _engine(recorder: Recorder, table: pd.DataFrame, capacity: int) -> dict[str,
 
 
 def waiting_age(table: pd.DataFrame) -> tuple[float | None, float | None]:
-    """How long the oldest of those that wait to be scheduled for the first time has waited: (most, mean over time), s.
+    """Age of the oldest request that has not been scheduled yet: (maximum, mean over time) in s.
 
-    A request is the oldest from when all that came before it are scheduled (or it comes) until it is itself; with
-    nobody waiting the age is 0. Whoever is never scheduled waits to the end, which is the last token's time. Waits
-    after a preemption are not among these: they are gaps between two tokens (`itl_max_ms`).
+    A request is the oldest from its arrival, or from when all earlier arrivals are scheduled, until it is scheduled
+    itself. The age is 0 while no request waits. A request that is never scheduled waits until the last token of the
+    replay. Waits after a preemption do not count here: they are gaps between two tokens (`itl_max_ms`).
     """
     end = table["last_token_s"].max()
     there = table[table["arrival_s"].notna() & (table["status"] != "rejected")]
@@ -169,9 +169,9 @@ def waiting_age(table: pd.DataFrame) -> tuple[float | None, float | None]:
 
 
 def goodput(table: pd.DataFrame, slo_ms: dict[str, float], duration_s: float | None) -> float | None:
-    """Requests per second within every limit: a request's own, else that of `slo_ms` (ttft, tpot, e2e).
+    """Requests per second that met every limit: the request's own, else that of `slo_ms` (ttft, tpot, e2e).
 
-    One-token answers have no TPOT to miss.
+    One-token outputs have no TPOT, so they meet any limit of it.
     """
     met = table["status"] == "finished"
     for name, own in OWN_LIMITS.items():
@@ -181,15 +181,15 @@ def goodput(table: pd.DataFrame, slo_ms: dict[str, float], duration_s: float | N
     return _ratio(int(met.sum()), duration_s)
 
 
-def told_limits(table: pd.DataFrame, slo_ms: dict[str, float]) -> str:
-    """``TTFT ≤ 2000 ms and the limits of its own``: what a request met that counts as goodput."""
+def describe_limits(table: pd.DataFrame, slo_ms: dict[str, float]) -> str:
+    """``TTFT ≤ 2000 ms and the limits of its own``: the limits that goodput counts by, in words."""
     common = ", ".join(f"{name.upper()} ≤ {limit:g} ms" for name, limit in slo_ms.items())
     own = "the limits of its own" if any(name in table for name in OWN_LIMITS.values()) else ""
     return " and ".join(text for text in (common, own) if text)
 
 
 def _spread(values: pd.Series) -> dict[str, float | None]:
-    """Mean and percentiles (linear, as numpy and vLLM do), of what is there."""
+    """Mean and percentiles (linear, as in numpy and vLLM) of the values that exist."""
     there = values.dropna()
     found = there.quantile([p / 100 for p in PERCENTILES]) if len(there) else [None] * len(PERCENTILES)
     spread = {"mean": _number(there.mean())}

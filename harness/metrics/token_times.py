@@ -1,4 +1,4 @@
-"""`pieces.parquet`: when each token of each request came (of a server: each piece of an answer)."""
+"""`pieces.parquet`: the time of each token of each request (from a server: of each streamed chunk)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def write_token_times(times: Mapping[int, array[int]], folder: Path) -> None:
     """Write the table: `request`, `time_s`.
 
     Args:
-        times: by request id, in ns.
+        times: token times in ns, by request id.
     """
     counts = [len(of) for of in times.values()]
     parts = [np.zeros(0, np.int64), *(np.frombuffer(of, dtype=np.int64) for of in times.values())]
@@ -28,7 +28,7 @@ def write_token_times(times: Mapping[int, array[int]], folder: Path) -> None:
 
 
 def read_token_times(folder: Path) -> dict[int, np.ndarray] | None:
-    """By request, its times in s, in order; None where the run has kept none."""
+    """The token times of each request in s, in order; None if the run kept none."""
     if not (folder / FILE).exists():
         return None
     table = pd.read_parquet(folder / FILE).sort_values(["request", "time_s"])

@@ -1,1 +1,1 @@
-"""What a job, a row, a model and a mistyped name are called."""
+"""What a job and a row are called, and which rows are repeats of one measurement."""

@@ -50,7 +50,7 @@ def digest(found: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def told_apart(groups: Sequence[Sequence[Mapping[str, Any]]], aside: Sequence[str] = ()) -> list[str]:
+def distinguishing_keys(groups: Sequence[Sequence[Mapping[str, Any]]], aside: Sequence[str] = ()) -> list[str]:
     """Keys whose values tell the identities within each group apart: few, and plain ones.
 
     Args:

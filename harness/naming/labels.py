@@ -14,9 +14,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from harness.config.plugins import arguments
 from harness.devices import is_elsewhere
 from harness.naming.identity import digest, identity, text
+from harness.schema.plugins import arguments
 
 FIRST_COME = {"scheduler.policy": "fcfs", "scheduler.chunked_prefill": False}
 ITERATION = FIRST_COME | {"scheduler.prefill_first": False}

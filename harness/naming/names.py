@@ -11,8 +11,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from harness.groups import written
 from harness.installation import EXPERIMENTS
-from harness.naming.groups import written
 from harness.naming.identity import flat, text
 
 LENGTHS = ("prompt", "output")

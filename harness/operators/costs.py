@@ -88,7 +88,7 @@ def prompt_attention(costs: Costs, prompts: int, tokens: int, context: int, pair
 @njit(cache=True)
 def step_ns(costs: Costs, decodes: int, context: float, prompts: int, tokens: int, prompt_context: int,
             pairs: float) -> float:  # fmt: skip
-    """One step: `decodes` sequences with one new token and `context` in all, and `prompts` chunks (see `Work`).
+    """One step: `decodes` sequences with one new token and `context` in all, and `prompts` chunks (see `BatchStats`).
 
     Prompts and decodes of one step share its products and have an attention each, one after the other.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.operators.costs import Costs, step_ns
-from schedulers.request import Batch, Work
+from schedulers.request import Batch, BatchStats
 
 
 class OperatorLatency:
@@ -18,20 +18,20 @@ class OperatorLatency:
 
     def step_ns(self, batch: Batch) -> int:
         """How long the step takes, in nanoseconds."""
-        return self._ns(batch.work)
+        return self._ns(batch.stats)
 
     def estimate(self, batch: Batch) -> int:
         """The same: it is known before."""
-        return self._ns(batch.work)
+        return self._ns(batch.stats)
 
     def further_ns(self, batch: Batch, steps: int) -> list[int]:
         """``[steps]``: how long each further step takes if every sequence of `batch` goes on to decode."""
-        work, times = batch.work.after(1), []
+        stats, times = batch.stats.after(1), []
         for _ in range(steps):
-            times.append(self._ns(work))
-            work = work.after(1)
+            times.append(self._ns(stats))
+            stats = stats.after(1)
         return times
 
-    def _ns(self, work: Work) -> int:
-        return round(step_ns(self.costs, work.lanes, float(work.context), work.prompts, work.prompt_tokens,
-                             work.prompt_context, float(work.pairs)))  # fmt: skip
+    def _ns(self, stats: BatchStats) -> int:
+        return round(step_ns(self.costs, stats.lanes, float(stats.context), stats.prompts, stats.prompt_tokens,
+                             stats.prompt_context, float(stats.pairs)))  # fmt: skip

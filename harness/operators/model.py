@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.errors import HarnessError
 from harness.layout.layers import Kinds, Text, layers_of
-from harness.runner.latency.weights import experts_of, inner_of, is_sparse, shared_inner_of, weights_of
+from harness.layout.weights import experts_of, inner_of, is_sparse, shared_inner_of, weights_of
 
 PRECISIONS = ("bfloat16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4_wo")
 WEIGHT_BYTES = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "mxfp4": 0.53125, "int4_wo": 0.53125}

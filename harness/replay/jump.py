@@ -1,56 +1,40 @@
-"""Decode steps that only repeat the one before, taken together: what makes a simulation fast without changing it."""
+"""Decode steps that only repeat the step before are taken together: faster simulation with the same results."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import accumulate
-from typing import NamedTuple
 
 from allocators.checker import Checked
+from harness.metrics.jump import NO_JUMP, Jump
 from harness.runner.base import Runner
 from schedulers.base import Scheduler
 from schedulers.quiet import vouched
 from schedulers.request import Batch
 
 
-class Jump(NamedTuple):
-    """Steps that followed a step, with one more token of each of its sequences.
-
-    Attributes:
-        ns: how long each took.
-        shifts: how the books changed, see `Growth`.
-        asked: slots that the queue's head was refused in each of them; -1 = nobody was.
-    """
-
-    ns: list[int]
-    shifts: list[tuple[int, ...]]
-    asked: int
-
-
-NO_JUMP = Jump([], [], -1)
-
-
 def can_jump(scheduler: Scheduler, runner: Runner) -> bool:
-    """Whether steps can be foretold by all who have a part in them, each of whom knows all that it does in a step."""
+    """Whether runner, scheduler and allocator can each take many steps at once, and none has step-by-step overrides."""
     allocator: object = scheduler.allocator
     if isinstance(allocator, Checked):
         allocator = allocator.allocator
-    foretold = vouched(runner, "further_ns") and runner.foretells  # type: ignore[attr-defined]
+    foretold = vouched(runner, "further_ns") and runner.predicts_further  # type: ignore[attr-defined]
     return bool(foretold) and vouched(scheduler, "quiet") and vouched(allocator, "extend")
 
 
 def jump(scheduler: Scheduler, runner: Runner, batch: Batch, ready: int, arrival: int | None,
-         heed: bool = False) -> Jump:  # fmt: skip
-    """Carry out the steps after `batch` (not completed yet, ready at `ready`) that only decode its sequences.
+         stop_at_arrival: bool = False) -> Jump:  # fmt: skip
+    """Take the steps after `batch` (not completed yet, ready at `ready`) that only decode the same sequences.
 
-    They end before the first that is refused room, or has something to move, with the first in which a sequence
-    finishes, and with the first that ends when something else may happen, or later: the scheduler wants to be woken, it
-    said so (`Scheduler.quiet`), or a request arrives that matters to it. Then the next step is scheduled as usual.
+    The steps end before the first step that is refused room or needs moves, with the first step in which a sequence
+    finishes, and with the first step that ends at or after the time of another event: the scheduler's wake-up, the end
+    of its `quiet` time (`Scheduler.quiet`), or an arrival that the scheduler would react to. Then the next step is
+    scheduled as usual.
 
     Args:
         arrival: when (ns) the next request arrives; None = never.
-        heed: whether it ends the steps even if it doesn't matter to the scheduler, since it may to others: a router
-            hears of a request that was refused.
+        stop_at_arrival: end the steps at an arrival even if the scheduler would not react to it, because a router
+            might: it hears of requests that were rejected.
     """
     due = scheduler.wake_at()
     if due is not None and due <= ready:
@@ -60,7 +44,7 @@ def jump(scheduler: Scheduler, runner: Runner, batch: Batch, ready: int, arrival
         return NO_JUMP
     if quiet.until is not None and (due is None or quiet.until < due):
         due = quiet.until
-    if arrival is not None and (heed or quiet.arrivals) and (due is None or arrival < due):
+    if arrival is not None and (stop_at_arrival or quiet.arrivals) and (due is None or arrival < due):
         due = arrival
     if due is not None and due <= ready:
         return NO_JUMP

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.console.screen import screen
 from harness.errors import HarnessError
 from harness.files import write_table, write_text
 from harness.report.drawing import draw_all, go_on
@@ -54,7 +54,7 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
     from harness.report.table import print_table
     from harness.report.two_by_two import two_by_two
 
-    console = console or _console()
+    console = console or screen()
     warnings: list[str] = []
     lost: list[OSError] = []  # what could not be written
     sweep = _read(folder, baseline, warnings)
@@ -121,7 +121,7 @@ def report_job(folder: Path, console: Console | None = None, figures: str = "scr
     from harness.report import latency_cdf, memory_breakdown, timeline
     from harness.report.one_run import print_job
 
-    console = console or _console()
+    console = console or screen()
     warnings: list[str] = []
     sweep = _read(folder, None, warnings)
     with go_on("table", warnings):
@@ -185,12 +185,3 @@ def _write(path: Path, content: pd.DataFrame | str, lost: list[OSError]) -> None
         write_text(path, content) if isinstance(content, str) else write_table(path, content)
     except OSError as error:
         lost.append(error)
-
-
-def _console(piped: int = 100) -> Console:
-    from rich.console import Console
-
-    console = Console(markup=False, emoji=False)  # a label may look like markup, and so may a path
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = piped  # a pipe has no width of its own
-    return console

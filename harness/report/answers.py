@@ -8,8 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from harness.files import records
 from harness.published import curve
-from harness.report.comparison import records
 from harness.report.curves import AXIS, capacities, caption, draw_panel, legend
 from harness.report.figures import Pair
 from harness.report.looks import color_of, system_looks

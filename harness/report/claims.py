@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from allocators.base import Move
-from harness.report.comparison import records
+from harness.files import records
 from harness.report.sweep import Sweep
 from harness.runner.latency.hardware import load_hardware
 from harness.runner.latency.moves import MoveCosts

@@ -11,6 +11,7 @@ import pandas as pd
 
 from allocators.base import Books
 from harness.errors import HarnessError
+from harness.files import records
 from harness.report.naming import WHO, axes, name_rows
 from harness.report.rows import parse_overrides, read_rows
 
@@ -91,11 +92,6 @@ def find_baseline(jobs: pd.DataFrame, baseline: str | None) -> str:
         if fits:
             return next(iter(fits))
     raise HarnessError(f"no system {baseline!r} to compare with; there are {', '.join(dict.fromkeys(labels))}")
-
-
-def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows, each as a mapping."""
-    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
 
 
 def _name_after_siblings(rows: list[dict[str, Any]]) -> None:

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from harness.files import records
 from harness.published import THEIRS, Curve, crossing, curve, source
-from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.looks import Look, system_looks
 from harness.report.style import frame, new_figure, with_half

@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from harness.files import records
 from harness.metrics.spread import LEAST
-from harness.report.comparison import records
 from harness.report.looks import Look, row_looks
 from harness.report.style import frame, label_rows, new_figure, plain_log, rows_height
 from harness.report.sweep import Sweep

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from harness.files import records
 from harness.report.columns import definitions, one_line
-from harness.report.comparison import records
 from harness.report.paper import fig_2_applies
 from harness.report.prediction import StepTimes
 from harness.report.repeats import UNTOLD

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from harness.report.comparison import records
+from harness.files import records
 from harness.report.paper import FIG_2, fig_2_applies, other_pool
 from harness.report.style import COLUMNS, DARK, fill, frame, new_figure, rows_height, whisker, wrap
 from harness.report.sweep import Sweep

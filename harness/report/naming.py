@@ -11,10 +11,10 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import HarnessError
-from harness.naming.identity import digest, identity, short, text, told_apart
+from harness.folders.plan import read_plan
+from harness.naming.identity import digest, distinguishing_keys, identity, short, text
 from harness.naming.labels import class_name, label
 from harness.report.rows import parse_overrides
-from harness.sweeps.plan import read_plan
 
 WHO = ["system", "allocator", "reservation", "scheduler"]
 # They name the row, repeat it, or say where and how it is reported.
@@ -83,7 +83,7 @@ def name_rows(folder: Path, rows: list[Row]) -> None:
 def _differences(groups: list[list[Mapping[str, Any]]], aside: list[str]) -> Callable[[Mapping[str, Any]], list[str]]:
     """From an identity to ``["block_size=256"]``: what tells it from the others of its group, as far as it has it."""
     everybody = [found for group in groups for found in group]
-    known, keys = dict.fromkeys(key for found in everybody for key in found), told_apart(groups, aside)
+    known, keys = dict.fromkeys(key for found in everybody for key in found), distinguishing_keys(groups, aside)
 
     def word(key: str, value: Any) -> str:
         if not key.endswith("._target_"):

@@ -11,17 +11,18 @@ import numpy as np
 import pandas as pd
 
 from harness.errors import HarnessError
+from harness.files import records
 from harness.metrics.recorder import Recorder
 from harness.metrics.requests import request_table
 from harness.metrics.summary import summarize
 from harness.replay.clock import Clock
 from harness.replay.engine import Engine
 from harness.replay.replayer import Source, replay
-from harness.report.comparison import names, read_jobs, records
+from harness.report.comparison import names, read_jobs
+from harness.runner.latency.drift import drift, spread_of
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.latency.fitted import names as feature_names
 from harness.runner.simulated import SimulatedModelRunner
-from harness.tasks.drift import drift, spread_of
 from harness.workload import build_workload
 from schedulers.base import Scheduler
 from schedulers.request import Request
@@ -39,7 +40,7 @@ class StepTimes(NamedTuple):
     Attributes:
         latency: the model of whole steps (schedule and complete included), fitted to four fifths of all of them.
         held_back_pct: median |relative error| of its step times on the other fifth, in percent.
-        drift: what of it is not the model's fault, since the machine changed pace (`harness.tasks.drift.spread_of`).
+        drift: what of it is not the model's fault, since the machine changed pace (`spread_of`).
         base_ms, per_sequence_ms, per_context_us: T(batch) of a step that only decodes, in ms, ms per lane and µs per
             token of context that its lanes look back to; of lanes the straight line from the first knot to the last.
         steps: how many steps were looked at.
@@ -161,13 +162,13 @@ def _simulate(path: Path, job: dict[str, Any], build_scheduler: BuildScheduler, 
     """Output throughput of the job's requests under simulated steps; None when they can't be rebuilt."""
     from omegaconf import OmegaConf
 
-    from harness.job.build import settle_lanes
+    from harness.job.build import resolve_lane_slots
 
     config: Any = OmegaConf.load(path / "config.yaml")
     requests = _requests(path, int(config.max_model_len))
     if not requests:
         return None
-    config = settle_lanes(config, requests)
+    config = resolve_lane_slots(config, requests)
     closed = OmegaConf.select(config, "workload.arrival") == "closed_loop"
     concurrency = OmegaConf.select(config, "workload.concurrency") if closed else None
     scheduler = build_scheduler(config, int(job["capacity"]))

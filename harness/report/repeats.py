@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from harness.metrics.spread import LEAST, difference, half_of
+from harness.files import records
+from harness.metrics.spread import LEAST, NOT_TOLD_APART, SAME, difference, half_of
 from harness.naming.identity import short
-from harness.report.comparison import records, swept_columns
+from harness.report.comparison import swept_columns
 
 METRIC = "output_throughput"  # by which systems are told apart
 RATIOS = {"output_throughput_x": METRIC, "e2e_mean_x": "e2e_mean_ms"}
 ENDS = ("sd", "low", "high")
-UNTOLD = ("not told apart", "the same")
+UNTOLD = (NOT_TOLD_APART, SAME)
 Row = dict[str, Any]
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from harness.errors import HarnessError
-from harness.sweeps.folders import LOCK, holder
-from harness.sweeps.plan import Job, read_plan, summary_of
+from harness.folders.owner import LOCK, holder
+from harness.folders.plan import Job, read_plan, summary_of
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.files import records
 from harness.report.columns import DASH, definitions, one_line, shown
-from harness.report.comparison import names, records
+from harness.report.comparison import names
 from harness.report.paper import FIG_2, fig_2_applies, other_pool
 from harness.report.repeats import aggregate, told
 

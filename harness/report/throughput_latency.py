@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.report.comparison import records
+from harness.files import records
 from harness.report.looks import Look, row_looks
 from harness.report.repeats import UNTOLD
 from harness.report.style import frame, label_rows, new_figure, plain_log, rows_height, seconds, times

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from harness.report.comparison import records
+from harness.files import records
 from harness.report.looks import row_looks
 from harness.report.style import COLUMNS, frame, new_figure, wrap
 from harness.report.sweep import Sweep

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from harness.files import records
 from harness.metrics.spread import half_width
-from harness.report.comparison import records, swept_columns
+from harness.report.comparison import swept_columns
 from harness.report.repeats import METRIC, by_seed
 from harness.report.sweep import Sweep
 

@@ -1,8 +1,8 @@
-"""The contract of a router: which of several equal engines serves a request. It sees what a gateway before them sees.
+"""The contract of a router: it chooses which of several equal engines serves a request, and sees what a gateway sees.
 
-To write a router, subclass `Router` and write `route(request, now, engines)`: look at the request and at what is known
-of each engine, and return the number of one. All that is known follows from what was sent and what came back, so a
-router does the same whether a simulation takes its steps one by one or together.
+To write a router, subclass `Router` and write `route(request, now, engines)`: look at the request and at the snapshot
+of each engine, and return the number of one engine. Snapshots contain only what was sent and what came back, so a
+router decides the same whether a simulation takes its steps one by one or together.
 """
 
 from __future__ import annotations
@@ -19,35 +19,36 @@ class Snapshot:
     """What a router knows of an engine when a request arrives.
 
     Attributes:
-        engine: its number, from 0 on.
-        sent, over: requests it was sent, and those of them that are known to be over: finished or rejected.
-        sent_tokens, over_tokens: prompt tokens of these.
+        engine: the engine's number, from 0 on.
+        sent: requests sent to the engine.
+        ended: requests of the engine that are known to be finished or rejected.
+        sent_tokens, ended_tokens: prompt tokens of these requests.
     """
 
     engine: int
     sent: int = 0
-    over: int = 0
+    ended: int = 0
     sent_tokens: int = 0
-    over_tokens: int = 0
+    ended_tokens: int = 0
 
     @property
     def requests(self) -> int:
-        """Requests it is at, as far as is known."""
-        return self.sent - self.over
+        """Requests that the engine still has, as far as the router knows."""
+        return self.sent - self.ended
 
     @property
     def tokens(self) -> int:
-        """Prompt tokens of the requests it is at."""
-        return self.sent_tokens - self.over_tokens
+        """Prompt tokens of the requests that the engine still has."""
+        return self.sent_tokens - self.ended_tokens
 
 
 class Router(ABC):
-    """Chooses an engine for each request, at its arrival and once for all.
+    """Chooses an engine for each request when it arrives; the request stays there.
 
     Args:
-        num_engines: how many there are.
-        delay_ns: how long it takes until a router hears that a request is over.
-        seed: of whatever is drawn.
+        num_engines: number of engines.
+        delay_ns: time until the router hears that a request has ended.
+        seed: seed of random choices.
     """
 
     def __init__(self, num_engines: int, delay_ns: int = 0, seed: int = 0) -> None:
@@ -62,5 +63,5 @@ class Router(ABC):
         """The number of the engine that serves `request`, which arrives at `now` (ns).
 
         Args:
-            engines: what is known of each, by number. To look at, not to change.
+            engines: a snapshot of each engine, by number; read-only.
         """

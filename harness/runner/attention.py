@@ -1,8 +1,8 @@
-"""Our attention in any Hugging Face causal LM: the packed tokens of all sequences, over the pool's tables.
+"""Paged attention in any Hugging Face causal LM: the packed tokens of all sequences, over the allocator's tables.
 
-Three public doors of `transformers` lead to every layer: the attention function (`AttentionInterface`), the mask
-function (`AttentionMaskInterface`) and the cache (`harness.runner.cache`). What stands behind them during a call of the
-model is in `CURRENT`: a step of the runner, the probe, or the tracer.
+It enters every layer through three public interfaces of `transformers`: the attention function (`AttentionInterface`),
+the mask function (`AttentionMaskInterface`) and the cache (`harness.runner.cache`). The object that handles their calls
+during a forward pass is in `CURRENT`: a step of the runner, the probe, or the tracer.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import transformers.utils
 import transformers.utils.import_utils
 from kvlab_kernels.addresses import Addresses
 from kvlab_kernels.dispatch import Backend
-from kvlab_kernels.scores import Scores
+from kvlab_kernels.variant import AttentionVariant
 
 if TYPE_CHECKING:
     from harness.runner.dense import Row
-    from harness.runner.recurrent import Mixer, Mixing
+    from harness.runner.recurrent import Mixer, MixerContext
 
-# `transformers` offers to fetch kernels through a package that has the name of our own folder: it must not try.
+# `transformers` may fetch kernels through a package with the name of a folder of this repository: keep it from that.
 transformers.utils.is_kernels_available = transformers.utils.import_utils.is_kernels_available = (
     lambda *args, **kwargs: False
 )
@@ -32,17 +32,16 @@ transformers.utils.is_kernels_available = transformers.utils.import_utils.is_ker
 NAME = "kvlab"
 
 
-class MaskMisused(Exception):
-    """A model computes with its mask by itself, instead of handing it to its attention function."""
+class MaskUsed(Exception):
+    """A model computes with its mask itself, instead of passing it to its attention function."""
 
 
 class Mask:
-    """What arrives as `attention_mask` in the layers of one kind.
+    """The `attention_mask` of the layers of one kind.
 
     Attributes:
-        sees: whether a query at one position sees a key at another, as ``sees(0, 0, query, key)`` on positions inside
-            a sequence.
-        size: the window or chunk that the kind has, as the model says; None = it names none.
+        sees: whether a query sees a key, as ``sees(0, 0, query, key)`` of positions inside a sequence.
+        size: window or chunk of this kind of layer, from the model; None = not given.
     """
 
     def __init__(self, sees: Callable[..., torch.Tensor], size: int | None) -> None:
@@ -50,20 +49,20 @@ class Mask:
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise MaskMisused(getattr(function, "__name__", str(function)))
+        raise MaskUsed(getattr(function, "__name__", str(function)))
 
     def __getattr__(self, name: str) -> Any:
-        raise MaskMisused(name)
+        raise MaskUsed(name)
 
     def __getitem__(self, key: Any) -> Any:
-        raise MaskMisused("[]")
+        raise MaskUsed("[]")
 
 
 class Latent(NamedTuple):
     """How a layer expands the latent that it caches: key ``[W_k c, r]`` and value ``W_v c`` of each head.
 
     Attributes:
-        linear: whose weight holds both, as ``[H * (nope + value), rank]``.
+        linear: the layer whose weight holds ``W_k`` and ``W_v``, as ``[H * (nope + value), rank]``.
         nope, value, rope: widths of ``W_k c``, of ``W_v c`` and of r, the rotated part that all heads share.
     """
 
@@ -91,42 +90,42 @@ class Call(NamedTuple):
     """One call of the attention function in a forward pass, as the probe found it.
 
     Attributes:
-        layer: whose keys and values it attends to.
-        stores: whether it is the first to attend to them in a step, and so stores them.
-        scale: of the scores.
-        scores: what a query sees, and what is done to its scores.
-        latent: how the layer expands what it caches; None = it caches K and V.
+        layer: the layer whose keys and values the call attends to.
+        stores: whether the call is the first of a step to attend to them, so that it stores them.
+        scale: factor of the scores.
+        variant: window, chunk, soft cap and sinks.
+        latent: how the layer expands its cached latent; None = it caches K and V.
     """
 
     layer: int
     stores: bool
     scale: float
-    scores: Scores
+    variant: AttentionVariant
     latent: Latent | None = None
 
     def width(self, value: torch.Tensor) -> int:
-        """Numbers of each head of the answer, given the values that the attention function is handed."""
+        """Width of a head's output, given the values passed to the attention function."""
         return self.latent.value if self.latent else value.shape[3]
 
 
-class Attending(Protocol):
-    """What stands behind the attention function during a call of the model."""
+class AttentionHandler(Protocol):
+    """Handles the attention calls of a forward pass."""
 
     def attention(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                   mask: Any, options: dict[str, Any]) -> torch.Tensor:  # fmt: skip
         """``[1, T, Hq, Dv]`` of query ``[1, Hq, T, D]``, key and value ``[1, Hkv, T, D or Dv]``."""
 
     def mixer(self, module: torch.nn.Module, hidden: torch.Tensor, options: dict[str, Any]) -> torch.Tensor | None:
-        """What a recurrent module makes of ``[1, T, C]``; None = it shall do that by itself."""
+        """Output of a recurrent module for ``[1, T, C]``; None = let the module compute it itself."""
 
 
-CURRENT: ContextVar[Attending | None] = ContextVar("kvlab", default=None)
+CURRENT: ContextVar[AttentionHandler | None] = ContextVar("kvlab", default=None)
 
 
 @contextmanager
-def standing(behind: Attending) -> Iterator[None]:
-    """Within it, `behind` answers for the attention of whatever model is called."""
-    token = CURRENT.set(behind)
+def handling(handler: AttentionHandler) -> Iterator[None]:
+    """A context in which `handler` handles the attention calls of any model."""
+    token = CURRENT.set(handler)
     try:
         yield
     finally:
@@ -138,12 +137,12 @@ def paged_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Ten
     """The attention function that `transformers` calls.
 
     Raises:
-        RuntimeError: the model is called by itself, not by a runner.
+        RuntimeError: the model was not called by a runner.
     """
-    behind = CURRENT.get()
-    if behind is None:
+    handler = CURRENT.get()
+    if handler is None:
         raise RuntimeError("a model with the attention of kvlab can be called by its runner only")
-    return behind.attention(module, query, key, value, attention_mask, options), None
+    return handler.attention(module, query, key, value, attention_mask, options), None
 
 
 def mask_of_kind(mask_function: Callable[..., torch.Tensor], local_size: int | None = None, **options: Any) -> Mask:
@@ -156,7 +155,7 @@ transformers.AttentionMaskInterface.register(NAME, mask_of_kind)
 
 
 class Place(NamedTuple):
-    """Where the tokens of a step lie in the layers of one group; see `StepContext`."""
+    """Slots and addresses of a step in the layers of one group; see `StepContext`."""
 
     slots: torch.Tensor
     decode: Addresses | None
@@ -165,19 +164,19 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class StepContext:
-    """What attention needs to know of a step. Decoding lanes come first in the packed row, then prompt chunks.
+    """Attention metadata of a step. Decoding lanes come first in the packed row, then prompt chunks.
 
     Attributes:
-        pools: of each layer that stores any: keys ``[S, Hkv, D]`` and values ``[S, Hkv, Dv]``, scratch slot included.
-        calls: what the probe found, by the attention module and the layer whose keys it attends to.
-        slots: ``[T]`` int64, where the new K and V of each packed token go.
-        decode: addresses of the decoding lanes (one query each), None without any.
-        prefill: addresses of the prompt chunks, None without any.
+        pools: of each layer that stores: keys ``[S, Hkv, D]`` and values ``[S, Hkv, Dv]``, scratch slot included.
+        calls: the attention calls that the probe found, by module and by the layer whose keys they attend to.
+        slots: ``[T]`` int64, the slot of each packed token's new K and V.
+        decode: addresses of the decoding lanes (one query each); None if there are none.
+        prefill: addresses of the prompt chunks; None if there are none.
         query_starts: ``[chunks + 1]`` int32, where each chunk begins among the tokens after the decoding lanes.
-        places: by layer, where groups of layers lie apart; it stands for `slots`, `decode` and `prefill` then.
-        rows: of a model with its own attention, what is computed together; see `harness.runner.dense`.
-        states: what recurrent layers need to know of it; None without any.
-        max_decode, max_prefill, max_query: host-known bounds of lengths, so that no kernel has to ask the device.
+        places: by layer, in place of `slots`, `decode` and `prefill`, if groups of layers have slots of their own.
+        rows: for a model with its own attention, the rows computed together; see `harness.runner.dense`.
+        states: metadata for recurrent layers; None if there are none.
+        max_decode, max_prefill, max_query: upper bounds of lengths known on the host, to avoid device syncs.
     """
 
     pools: dict[int, tuple[torch.Tensor, torch.Tensor]]
@@ -189,7 +188,7 @@ class StepContext:
     query_starts: torch.Tensor | None = None
     places: dict[int, Place] | None = None
     rows: list[Row] | None = None
-    states: Mixing | None = None
+    states: MixerContext | None = None
     max_decode: int = 0
     max_prefill: int = 0
     max_query: int = 0
@@ -206,7 +205,7 @@ class Calls:
     """The calls of the attention function in a forward pass, in order, and its recurrent modules.
 
     Attributes:
-        most: of a model with its own attention, tokens of context that a row may have; 0 = its attention is ours.
+        most: for a model with its own attention, most context tokens of a row; 0 = the model uses our attention.
     """
 
     def __init__(self) -> None:
@@ -220,21 +219,21 @@ class Calls:
         self.all.append(call)
 
     def index(self, module: torch.nn.Module, key: torch.Tensor) -> int:
-        """Which call this is."""
+        """The number of a call."""
         return self._index[id(module), layer_of(key)]
 
     def mixer_index(self, module: torch.nn.Module) -> int:
-        """Which of the mixers a module is."""
+        """The number of a recurrent module."""
         return next(i for i, mixer in enumerate(self.mixers) if mixer.module is module)
 
 
 def label(key: torch.Tensor, layer: int) -> None:
-    """Note of which layer these keys are, for whoever attends to them."""
+    """Note which layer these keys belong to, for the attention function."""
     key.kvlab_layer = layer  # type: ignore[attr-defined]
 
 
 def layer_of(key: torch.Tensor) -> int:
-    """The layer that `label` noted; -1 = none: these are not the keys that a cache returned."""
+    """The layer that `label` noted; -1 = none, so these keys do not come from the cache."""
     return getattr(key, "kvlab_layer", -1)
 
 
@@ -286,11 +285,11 @@ def mix(step: StepContext, hidden: torch.Tensor, mixer: int, width: int = 0) -> 
 def attend(step: StepContext, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: int,
            width: int = 0) -> torch.Tensor:  # fmt: skip
     """Store the new keys and values of one layer, and attend; of a latent, as `harness.runner.latent` says."""
-    layer, stores, scale, scores, latent = step.calls.all[call]
+    layer, stores, scale, variant, latent = step.calls.all[call]
     backend = step.backend
     k_pool, v_pool = step.pools[layer]
     slots, decode, prefill = (step.slots, step.decode, step.prefill) if step.places is None else step.places[layer]
-    q = query[0] if latent is None else _towards(latent, query[0])
+    q = query[0] if latent is None else _to_latent(latent, query[0])
     q = q.transpose(0, 1).contiguous()
     if stores and latent is None:
         k, v = key[0].transpose(0, 1).contiguous(), value[0].transpose(0, 1).contiguous()
@@ -301,17 +300,17 @@ def attend(step: StepContext, query: torch.Tensor, key: torch.Tensor, value: tor
     lanes = 0
     if decode is not None:
         lanes = len(decode.rows)
-        backend.decode_attention(q[:lanes], k_pool, v_pool, decode, scale, out[:lanes], step.max_decode, scores)
+        backend.decode_attention(q[:lanes], k_pool, v_pool, decode, scale, out[:lanes], step.max_decode, variant)
     if prefill is not None:
         backend.prefill_attention(
             q[lanes:], k_pool, v_pool, prefill, step.query_starts, scale, out[lanes:], step.max_query,
-            step.max_prefill, scores,
+            step.max_prefill, variant,
         )  # fmt: skip
     if latent is not None:
         out = (out.transpose(0, 1) @ latent.value_weight.transpose(1, 2)).transpose(0, 1)
     return out.unsqueeze(0)
 
 
-def _towards(latent: Latent, query: torch.Tensor) -> torch.Tensor:
+def _to_latent(latent: Latent, query: torch.Tensor) -> torch.Tensor:
     """Queries ``[H, T, nope + rope]`` turned towards latents: ``[H, T, rank + rope]``."""
     return torch.cat([query[..., : latent.nope] @ latent.key_weight, query[..., latent.nope :]], -1)

@@ -1,4 +1,4 @@
-"""What the replayer asks of a model runner."""
+"""The contract of a model runner."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from schedulers.request import Batch
 
 @dataclass(slots=True)
 class StepResult:
-    """What a step gave.
+    """The result of a step.
 
     Attributes:
-        tokens: the sampled token of each sequence of the batch for which one was due, in order, less those of groups;
-            None = simulated.
-        branches: by request id, how the answers of each group go on that had a token due; a simulated group that is
-            left out goes on with every answer.
-        ns: how long a simulated step takes; a real one is measured by the clock.
+        tokens: the sampled tokens of those sequences of the batch that had one due, in order, groups excluded; None =
+            simulated.
+        branches: by request id, how the sequences of each group with a token due go on; a simulated group without an
+            entry goes on with every sequence.
+        ns: duration of a simulated step; that of a real step is measured by the clock.
     """
 
     tokens: list[int] | None

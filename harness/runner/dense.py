@@ -17,7 +17,7 @@ import torch
 import transformers
 from kvlab_kernels.dispatch import Backend
 
-from harness.runner.attention import CURRENT, standing
+from harness.runner.attention import CURRENT, handling
 from harness.runner.cache import Forward, PackedCache
 from harness.runner.packing import slots_of
 
@@ -119,7 +119,7 @@ def through(forward: Forward, rows: list[Row], ids: torch.Tensor, positions: tor
     for row in rows:
         where = positions[row.tokens]
         cache = DenseCache(row, where, context.slots[row.tokens], context.backend, context.pools)
-        with standing(row):
+        with handling(row):
             said.append(forward(ids[row.tokens], where, None, cache))
     return torch.cat(said)[due]
 

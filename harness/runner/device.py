@@ -15,13 +15,13 @@ from omegaconf import DictConfig, OmegaConf
 from allocators.base import Allocator
 from allocators.layout import KVLayout
 from harness.errors import HarnessError
-from harness.runner.checked import checked
+from harness.runner.auto_check import auto_check
+from harness.runner.dummy import DummyAllocator, dummy_decode, dummy_prefill
 from harness.runner.flat import Step, as_it_is, flatten
 from harness.runner.group_pool import GroupPool
 from harness.runner.kv_pool import KVPool
-from harness.runner.made_up import MadeUp, decode_of, prefill_of
 from harness.runner.memory import check_memory, free_bytes
-from harness.runner.model import build_model, read_config, turn_weights
+from harness.runner.model import build_model, column_major_weights, read_config
 from harness.runner.probe import Probed, probe
 from harness.runner.refusals import refuse_kernels, refuse_lengths
 from harness.runner.torch_runner import TorchModelRunner
@@ -135,10 +135,10 @@ def _load(key: str) -> Loaded:
     layout = probed.layout(dtype.itemsize)
     facts["attention"] = "the model's own, over a dense mask: slow" if probed.calls.most else "ours"
     loaded = Loaded(device, dtype, model, probed, layout, backend, cfg.seed, facts, as_it_is(model))
-    facts["check"] = checked(model, backend, cfg.device.get("check", "auto"))
+    facts["check"] = auto_check(model, backend, cfg.device.get("check", "auto"))
     if device.type == "cpu":
         if dtype == torch.float32:
-            turn_weights(model)
+            column_major_weights(model)
         facts |= _flatten(loaded, cfg.device.get("flatten", "auto"))
         facts |= _choose_threads(loaded, cfg.device.threads)
     return loaded
@@ -150,13 +150,13 @@ def _flatten(loaded: Loaded, wanted: bool | str) -> dict[str, Any]:
         return {"flattened": False, "flattened_reason": "the model's own attention is called as it is"}
     if wanted is False:
         return {"flattened": False, "flattened_reason": "as configured"}
-    steps = [prefill_of([9, 15]), decode_of(3, 7), decode_of(1, 7)]
+    steps = [dummy_prefill([9, 15]), dummy_decode(3, 7), dummy_decode(1, 7)]
     for step in steps:
         step.ids = np.random.default_rng(0).integers(0, loaded.vocabulary, len(step.ids))
-    said = [loaded.runner(MadeUp.extent(16)).forward(step) for step in steps]
+    said = [loaded.runner(DummyAllocator.extent(16)).forward(step) for step in steps]
     try:
         loaded.step = flatten(loaded.model, loaded.probed.calls)
-        now = [loaded.runner(MadeUp.extent(16)).forward(step) for step in steps]
+        now = [loaded.runner(DummyAllocator.extent(16)).forward(step) for step in steps]
         difference = max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(said, now, strict=True))
         if difference <= torch.finfo(loaded.dtype).eps ** 0.5:
             return {"flattened": True, "flattened_reason": f"logits differ by {difference:.0e} of the largest"}
@@ -203,8 +203,8 @@ def _choose_threads(loaded: Loaded, wanted: int | str) -> dict[str, Any]:
     if every == 1:
         _set_threads(1)
         return {"threads": 1, "threads_reason": "one processor"}
-    runner = loaded.runner(MadeUp.extent(512))
-    step, times, end = decode_of(16, 256), {1: list[float](), every: list[float]()}, time.perf_counter() + 1.5
+    runner = loaded.runner(DummyAllocator.extent(512))
+    step, times, end = dummy_decode(16, 256), {1: list[float](), every: list[float]()}, time.perf_counter() + 1.5
     while time.perf_counter() < end or len(times[every]) < 5:
         for threads in times:
             _set_threads(threads)

@@ -18,7 +18,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from harness.runner.attention import Calls, StepContext, Tracing, attend, mix, standing
+from harness.runner.attention import Calls, StepContext, Tracing, attend, handling, mix
 from harness.runner.cache import PackedCache, forward_of
 from harness.runner.dense import through
 from harness.runner.fusion import fuse, overwrite
@@ -36,7 +36,7 @@ def as_it_is(model: Any) -> Step:
     def step(ids: torch.Tensor, positions: torch.Tensor, due: torch.Tensor, context: StepContext) -> torch.Tensor:
         if context.rows is not None:
             return through(forward, context.rows, ids, positions, due, context)
-        with standing(context):
+        with handling(context):
             return forward(ids, positions, due, PackedCache(positions))
 
     return step
@@ -59,7 +59,7 @@ def flatten(model: Any, calls: Calls) -> Step:
     device = next(model.parameters()).device
     # The sizes say what is what: 0 and 1 would be taken for constants, equal ones for the same.
     ids, positions, due = (torch.arange(n, device=device) for n in (7, 7, 5))
-    with torch.inference_mode(False), torch.no_grad(), standing(Tracing(calls)), _quiet():
+    with torch.inference_mode(False), torch.no_grad(), handling(Tracing(calls)), _quiet():
         trace = make_fx(step, tracing_mode="symbolic", pre_dispatch=True, _allow_non_fake_inputs=True)
         traced = trace(ids, positions, due, None)
     _simplify(traced)

@@ -11,8 +11,8 @@ from omegaconf import DictConfig
 
 from harness.errors import HarnessError
 from harness.layout import layout_of
+from harness.layout.weights import weights_of
 from harness.naming.names import model_name
-from harness.runner.latency.weights import weights_of
 from harness.runner.model import plain_config
 from harness.runner.pool import pool_units
 

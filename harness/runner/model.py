@@ -106,11 +106,11 @@ def _ours_or_its_own(build: Callable[[str], Any]) -> Any:
         return build(OWN)
 
 
-def turn_weights(model: Any) -> None:
-    """Store the weights of linear layers column by column; their shapes stay.
+def column_major_weights(model: Any) -> None:
+    """Store the weights of linear layers in column-major order; their shapes stay.
 
-    A float32 product of few rows with a matrix stored row by row, as `torch.nn.Linear` keeps it, spends up to half of
-    its time on turning that matrix. A matrix that is also an embedding stays: rows are looked up in it.
+    A float32 product of few rows with a row-major matrix, as in `torch.nn.Linear`, spends up to half of its time on
+    transposing the matrix. A matrix that is also an embedding stays row-major, because rows are looked up in it.
     """
     import torch
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from allocators.layout import KVLayout
-from harness.config.keys.run import MOST_SLOTS
 from harness.errors import HarnessError
+from harness.schema.keys.run import MOST_SLOTS
 
 
 def pool_units(cfg: Any, layout: KVLayout, device_bytes: int | None, taken_bytes: int | None) -> int:

@@ -13,19 +13,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from kvlab_kernels.scores import PLAIN, Scores
+from kvlab_kernels.variant import PLAIN, AttentionVariant
 from transformers.cache_utils import LinearAttentionLayer
 
 from allocators.layout import Kind, KVLayout, LayerGroup, State
 from harness.errors import HarnessError
 from harness.layout.layers import Text
 from harness.layout.recurrent import mixer_of
-from harness.runner.attention import Call, Calls, Latent, Mask, MaskMisused, layer_of, standing
+from harness.runner.attention import Call, Calls, Latent, Mask, MaskUsed, handling, layer_of
 from harness.runner.cache import PackedCache, forward_of
 from harness.runner.dense import MOST, OWN, refuses
 from harness.runner.latent import absorb
 from harness.runner.model import positions_of
-from harness.runner.recurrent import MOST_STATES, Mixer, intercept, own_forward, try_out
+from harness.runner.recurrent import MOST_STATES, Mixer, intercept, own_forward, probe_mixer
 
 TOKENS = 6  # of the probe
 # Options of an attention function that change no number outside training, or that stand in the mask as well.
@@ -58,11 +58,11 @@ class Stored:
     def pair(self) -> tuple[tuple[int, int], tuple[int, int]]:
         return self.key, self.value
 
-    def group(self, scores: Scores, element_bytes: int) -> LayerGroup:
-        """What a layer keeps whose queries see what `scores` say."""
-        kind: Kind = "window" if scores.window else "chunk" if scores.chunk else "latent" if self.rank else "full"
+    def group(self, variant: AttentionVariant, element_bytes: int) -> LayerGroup:
+        """What a layer keeps whose queries see what `variant` says."""
+        kind: Kind = "window" if variant.window else "chunk" if variant.chunk else "latent" if self.rank else "full"
         value_width = 0 if self.rank else self.value[0] * self.value[1] // self.key[0]
-        return LayerGroup(kind, (), *self.key, value_width, element_bytes, scores.reach)
+        return LayerGroup(kind, (), *self.key, value_width, element_bytes, variant.reach)
 
     @property
     def elements(self) -> int:
@@ -90,7 +90,7 @@ class Probed:
     def layout(self, element_bytes: int) -> KVLayout:
         """The same in the words of the pool: layers that keep alike are a group."""
         alike: dict[LayerGroup, list[int]] = {}
-        seen = {call.layer: call.scores for call in self.calls.all}
+        seen = {call.layer: call.variant for call in self.calls.all}
         for number, stored in sorted(self.layers.items()):
             alike.setdefault(stored.group(seen.get(number, PLAIN), element_bytes), []).append(number)
         for mixer in self.calls.mixers:
@@ -151,11 +151,11 @@ def _pass(model: Any, latents: dict[int, Latent]) -> _Probing:
     probing = _Probing(model, latents)
     forward = forward_of(model)
     try:
-        with torch.inference_mode(), standing(probing), probing.watched():
+        with torch.inference_mode(), handling(probing), probing.watched():
             forward(ids, positions, positions[-1:], _ProbeCache(probing, positions))
     except HarnessError:
         raise
-    except MaskMisused as error:
+    except MaskUsed as error:
         raise OwnAttentionError(str(probing.refused(OWN_ATTENTION))) from error
     except Exception as error:  # a model can meet anything
         told = str(error).strip().split("\n")[0]
@@ -232,14 +232,16 @@ class _Probing:
         if key_heads != value_heads or heads % key_heads:
             what = f"{heads} query heads over {key_heads} of keys and {value_heads} of values are not modelled"
             raise self.refused(what, layer)
-        scale, scores = self._understood(query, layer, mask, options)
-        call = Call(layer, layer not in self._attended, scale, scores, latent)
+        scale, variant = self._understood(query, layer, mask, options)
+        call = Call(layer, layer not in self._attended, scale, variant, latent)
         self.probed.calls.add(module, call)
         self._attended.add(layer)
         return query.new_zeros(query.shape[0], query.shape[2], heads, call.width(value))
 
-    def _understood(self, query: torch.Tensor, layer: int, mask: Any, options: dict[str, Any]) -> tuple[float, Scores]:
-        """Scale and scores of a call; everything that it is handed must be known."""
+    def _understood(
+        self, query: torch.Tensor, layer: int, mask: Any, options: dict[str, Any]
+    ) -> tuple[float, AttentionVariant]:
+        """Scale and variant of a call; everything that it is handed must be known."""
         given = {key: value for key, value in options.items() if value is not None and key not in WITHOUT_EFFECT}
         scale, softcap = given.pop("scaling", query.shape[-1] ** -0.5), given.pop("softcap", 0.0)
         window, sinks = given.pop("sliding_window", None), given.pop("s_aux", None)
@@ -258,8 +260,8 @@ class _Probing:
         if window is not None and window != kind.window:
             what = f"attention is told of a window of {window}, and its mask has {kind.window or 'none'}"
             raise self.refused(what, layer)
-        scores = Scores(kind.window, kind.chunk, float(softcap), sinks)
-        return float(scale), PLAIN if scores.are_plain else scores
+        variant = AttentionVariant(kind.window, kind.chunk, float(softcap), sinks)
+        return float(scale), PLAIN if variant.is_plain else variant
 
     def keeps_state(self, layer: int) -> None:
         """Whatever runs deals with the state of a layer."""
@@ -297,7 +299,7 @@ class _Probing:
                 channels, options = self.entered[id(module)]
                 mixer = Mixer(module, layer, own_forward(module), options=options)
                 try:
-                    wrong = try_out(mixer, channels)
+                    wrong = probe_mixer(mixer, channels)
                 except Exception as error:
                     wrong = f"can't be called by itself ({type(error).__name__}: {str(error).strip()[:80]})"
                 if wrong:
@@ -342,7 +344,7 @@ class _ProbeCache(PackedCache):
         raise self.probing.refused("chooses what it attends to by an index, which is not modelled", layer_idx)
 
 
-def classify(mask: Mask, device: torch.device) -> Scores | None:
+def classify(mask: Mask, device: torch.device) -> AttentionVariant | None:
     """Window or chunk of a kind of layer, from what its mask says of pairs of positions; None = something else."""
     size = mask.size or 0
     near = [multiple * size + offset for multiple in range(4) for offset in range(-2, 3)] if size else []
@@ -353,7 +355,7 @@ def classify(mask: Mask, device: torch.device) -> Scores | None:
         seen = mask.sees(0, 0, query, key)
     except Exception:  # not a function of positions
         return None
-    for kind in (PLAIN, Scores(window=size), Scores(chunk=size)):
+    for kind in (PLAIN, AttentionVariant(window=size), AttentionVariant(chunk=size)):
         wanted = (key <= query) & (key >= kind.first_seen(query))
         if torch.equal(seen.expand_as(wanted), wanted):
             return kind

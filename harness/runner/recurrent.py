@@ -137,13 +137,13 @@ class Lanes(NamedTuple):
 
 
 @dataclass(slots=True)
-class Mixing:
-    """What mixers need to know of a step.
+class MixerContext:
+    """Metadata of a step for mixers.
 
     Attributes:
-        pools: of each mixer, its states ``[rows, …]``.
-        single: lanes of one token with a past.
-        chunks: the others, each alone.
+        pools: states ``[rows, …]`` of each mixer.
+        single: lanes with one new token and a state.
+        chunks: the other lanes, each computed alone.
     """
 
     mixers: list[Mixer]
@@ -201,13 +201,13 @@ def own_forward(module: torch.nn.Module) -> Callable[..., Any]:
     return getattr(module.forward, "own", module.forward)
 
 
-def try_out(mixer: Mixer, channels: int) -> str | None:
-    """Find what `mixer` keeps, how wide its answer is and whether it goes on from a state with several tokens.
+def probe_mixer(mixer: Mixer, channels: int) -> str | None:
+    """Find the states of `mixer`, the width of its output, and whether it takes several tokens from a state on.
 
-    It is asked for random tokens at once and in pieces; in float32, from a copy if it is none of that dtype.
+    It computes random tokens at once and in pieces, in float32 (as a copy if it has another dtype).
 
     Returns:
-        What is wrong with it; None = nothing.
+        What is wrong with the mixer; None = nothing.
     """
     weight = next(mixer.module.parameters())
     hidden = torch.randn(1, sum(CUTS), channels, generator=torch.Generator().manual_seed(0)).to(weight.device)

@@ -1,4 +1,4 @@
-"""A runner that computes nothing: a step takes what a latency model predicts."""
+"""A simulated runner: a step takes as long as a latency model predicts, and computes nothing."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class SimulatedModelRunner:
 
     Args:
         latency: the model.
-        exact_steps: take every step by itself, even where the model can tell many at once (`further_ns`).
-        moves: what copies and swaps cost; None = nothing.
-        seed: of the surrogate for beam searches.
+        exact_steps: time every step by itself, even if the model has `further_ns`.
+        moves: costs of copies and swaps; None = no cost.
+        seed: seed of the surrogate for beam searches.
 
     Attributes:
-        foretells: whether `further_ns` may be asked.
+        predicts_further: whether `further_ns` may be called.
     """
 
     def __init__(self, latency: Latency, exact_steps: bool = False, moves: MoveCosts | None = None,
@@ -29,7 +29,7 @@ class SimulatedModelRunner:
         self.latency = latency
         self.moves = moves
         self.seed = seed
-        self.foretells = not exact_steps and vouched(latency, "further_ns")
+        self.predicts_further = not exact_steps and vouched(latency, "further_ns")
 
     def execute(self, batch: Batch) -> StepResult:
         ns = self.latency.step_ns(batch) + batch.delay_ns
@@ -38,17 +38,17 @@ class SimulatedModelRunner:
         return StepResult(None, ns, self._searches(batch) if batch.grouped else None)
 
     def further_ns(self, batch: Batch, steps: int) -> list[int]:
-        """``[steps]``: how long each step takes in which every sequence of `batch` goes on to decode."""
+        """``[steps]``: durations of the next steps, in ns, if every sequence of `batch` decodes."""
         times: list[int] = self.latency.further_ns(batch, steps)  # type: ignore[attr-defined]
         return times
 
     def estimate(self, batch: Batch) -> int | None:
-        """How long a step of `batch` would take (ns); None where the model can't be asked before."""
+        """The predicted duration of a step of `batch` in ns; None if the model has no `estimate`."""
         estimate = getattr(self.latency, "estimate", None)
         return None if estimate is None else estimate(batch)
 
     def _searches(self, batch: Batch) -> dict[int, list[Branch]]:
-        """How the beam searches go on that have a token due."""
+        """The branches of beam searches that have a token due."""
         groups = [seq.group for seq in batch.seqs if seq.group is not None and seq is seq.group.seqs[0]]
         due = [group for group in groups if group.request.use_beam_search and group.ready()]
         return {group.request.id: surrogate_beams(group, self.seed) for group in due}

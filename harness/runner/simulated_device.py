@@ -13,11 +13,11 @@ from allocators.base import Allocator
 from allocators.layout import KVLayout
 from harness.errors import HarnessError
 from harness.layout import layout_of
+from harness.layout.weights import Weights, weights_of
 from harness.runner.latency.base import Latency
 from harness.runner.latency.choose import choose_latency, mismatch, who
 from harness.runner.latency.hardware import Hardware, load_hardware
 from harness.runner.latency.moves import MoveCosts
-from harness.runner.latency.weights import Weights, weights_of
 from harness.runner.model import plain_config
 from harness.runner.pool import pool_units
 from harness.runner.simulated import SimulatedModelRunner

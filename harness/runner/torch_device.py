@@ -13,7 +13,7 @@ from allocators.base import Allocator
 from allocators.layout import KVLayout
 from harness.layout import layout_of
 from harness.runner.device import Loaded, dtype_of, load
-from harness.runner.made_up import MadeUp, at_the_first_slot, decode_of, prefill_of
+from harness.runner.dummy import DummyAllocator, dummy_decode, dummy_prefill, row_0_at_slot_0
 from harness.runner.model import read_config
 from harness.runner.nvml import NvmlSampler
 from harness.runner.pool import pool_units
@@ -76,8 +76,8 @@ class TorchDevice:
         tokens = min(budget, max(self.cfg.max_model_len, 1))
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-        runner = self.loaded.runner(MadeUp.extent(tokens))
-        runner.forward(prefill_of([tokens] * -(-budget // tokens)))
+        runner = self.loaded.runner(DummyAllocator.extent(tokens))
+        runner.forward(dummy_prefill([tokens] * -(-budget // tokens)))
         torch.cuda.synchronize(device)
         free, total = torch.cuda.mem_get_info(device)
         outside_torch = total - free - torch.cuda.memory_reserved(device)
@@ -95,10 +95,10 @@ def warm_up(runner: TorchModelRunner, cfg: DictConfig) -> dict[str, Any]:
     """
     allocator, max_tokens = runner.allocator, cfg.scheduler.max_num_batched_tokens
     longest = min(64, allocator.capacity, allocator.max_model_len)
-    with at_the_first_slot(allocator):
+    with row_0_at_slot_0(allocator):
         for lanes in (1, 2, 8, 64):
-            runner.forward(decode_of(lanes, longest))
-        runner.forward(prefill_of([min(max_tokens, longest)] * 2))
+            runner.forward(dummy_decode(lanes, longest))
+        runner.forward(dummy_prefill([min(max_tokens, longest)] * 2))
     if runner.device.type != "cuda":
         return {}
     facts = capture(runner, cfg) if cfg.device.cuda_graphs else {"cuda_graphs": False, "cuda_graphs_reason": "off"}

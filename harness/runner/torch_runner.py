@@ -21,7 +21,7 @@ from harness.runner.group_pool import GroupPool
 from harness.runner.kv_pool import KVPool
 from harness.runner.moves import Moves
 from harness.runner.packing import Packed, pack
-from harness.runner.recurrent import Lanes, Mixing
+from harness.runner.recurrent import Lanes, MixerContext
 from harness.runner.sampling import branches_of
 from harness.runner.states import StateRows
 from schedulers.group import Branch
@@ -134,7 +134,7 @@ class TorchModelRunner:
         ids, positions, due = (self._on_device(array) for array in (packed.ids, packed.positions, packed.due))
         return self.step(ids, positions, due, context)
 
-    def _mixing(self, packed: Packed) -> Mixing:
+    def _mixing(self, packed: Packed) -> MixerContext:
         """Which tokens go through recurrent modules together: lanes with a past, and everything else one by one."""
         lanes, rows = packed.lanes, packed.rows.astype(np.int64) if packed.states is None else packed.states
         self.pool.states.reserve(int(rows.max()) + 1)
@@ -147,7 +147,7 @@ class TorchModelRunner:
                 single.append(Lanes(slice(before + 1, after), where[before + 1 : after], False))
         for i in [*borders[1:-1], *range(lanes, len(counts))]:
             alone.append(Lanes(slice(int(ends[i] - counts[i]), int(ends[i])), where[i : i + 1], bool(fresh[i])))
-        return Mixing(self.calls.mixers, self.pool.states.pools, single, alone)
+        return MixerContext(self.calls.mixers, self.pool.states.pools, single, alone)
 
     @torch.inference_mode()
     def capture(self, max_lanes: int, max_length: int, capture: Capture | None = None) -> None:

@@ -14,10 +14,10 @@ from harness.environment import environment
 from harness.errors import HarnessError
 from harness.exports import export
 from harness.files import named
+from harness.folders.owner import JOB, Lock, begun, clear, holder
+from harness.folders.plan import PLAN, Job, Plan, read_plan, summary_of
 from harness.installation import EXPERIMENTS, PACKAGE
-from harness.sweeps.folders import JOB, Lock, begun, clear, holder
 from harness.sweeps.launchers import STOPPED
-from harness.sweeps.plan import PLAN, Job, Plan, read_plan, summary_of
 
 NOT_AGAIN = ("hydra.sweep", "hydra.mode", "hydra.run", "hydra.sweeper")  # of the command of a sweep, when it is resumed
 LATER = ("figures", "exports", "tables")  # of a configuration, what can be had of a finished run, too
@@ -58,8 +58,8 @@ def report_again(folder: Path, *words: str) -> bool:
 
 def _wanted(words: Sequence[str]) -> dict[str, Any]:
     """What the words of a command line ask for, by key: `figures`, `exports` and `tables`."""
-    from harness.config.keys import KEYS
     from harness.console.arguments import value_of
+    from harness.schema.keys import KEYS
 
     found: dict[str, Any] = {}
     for word in words:

@@ -21,8 +21,8 @@ from omegaconf import OmegaConf, open_dict
 
 from harness.devices import SIMULATED
 from harness.errors import HarnessError
-from harness.sweeps.folders import holder, process_of
-from harness.sweeps.plan import Job
+from harness.folders.owner import holder, process_of
+from harness.folders.plan import Job
 
 STOPPED = ".stopped"  # in a sweep's folder: no job of it begins any more
 PATIENCE_S = 4.0  # for processes that were told to end; after that they are killed

@@ -25,16 +25,16 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from harness.config import asked_by, check
-from harness.config.jobs import refuse_mistakes
-from harness.config.keys import KEYS
 from harness.config.options import chosen
 from harness.errors import HarnessError
 from harness.files import write_json, write_text
+from harness.folders.owner import begun, holder, own, results_in
+from harness.folders.plan import Job, Plan, over, plain, read_plan
 from harness.naming.labels import names
+from harness.schema.keys import KEYS
 from harness.sweeps import launchers
 from harness.sweeps.again import again, code
-from harness.sweeps.folders import begun, holder, own, results_in
-from harness.sweeps.plan import Job, Plan, over, plain, read_plan
+from harness.sweeps.jobs import refuse_mistakes
 
 DIR, SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
 MOST_TRIES = 2  # of a job whose process dies

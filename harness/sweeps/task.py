@@ -18,9 +18,9 @@ from harness.config import asked_by, settle, settled
 from harness.console import surroundings
 from harness.errors import HarnessError, answer
 from harness.files import named, write_json
-from harness.sweeps.folders import Lock, clear, own
+from harness.folders.owner import Lock, clear, own
+from harness.folders.plan import PLAN, Plan, over, read_plan
 from harness.sweeps.launchers import STOPPED
-from harness.sweeps.plan import PLAN, Plan, over, read_plan
 
 
 def run(cfg: DictConfig) -> None:

@@ -14,8 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 from harness.devices import must_run_here
 from harness.files import write_table, write_text
 from harness.naming.names import model_name
+from harness.report.drift import draw_drift
+from harness.runner.latency.drift import drift, spread_of, unlike
 from harness.runner.latency.fitted import FittedLatency, names
-from harness.tasks.drift import draw_drift, drift, spread_of, unlike
 
 HELD_BACK = 5  # every 5th step is not fitted
 SHOWN = {"median": 0.5, "p90": 0.9}

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.devices import must_run_here
 from harness.errors import HarnessError
-from harness.naming.lookup import nearest
+from harness.lookup import nearest
 
 COLUMNS = ("architecture", "model_type", "kernels", "verdict", "difference", "tolerance", "seconds", "reason")
 
@@ -58,12 +58,12 @@ def main(arguments: list[str], experiments: Path) -> int:
 
 def _check_one(cfg: DictConfig) -> int:
     from harness.runner.device import open_model
+    from harness.runner.logits_check import compare_logits
     from harness.runner.refusals import refuse_lengths
-    from harness.runner.verdict import judge
 
     model, backend = open_model(cfg)
     refuse_lengths(model, 1)
-    verdict = judge(model, backend, cfg.seed)
+    verdict = compare_logits(model, backend, cfg.seed)
     who = f"{model.config.model_type} ({type(model).__name__}, {backend.name})"
     print(f"{who}: {verdict}, in units of the logits' standard deviation; {verdict.seconds:.2f} s")
     return int(not verdict.equal)
@@ -83,7 +83,7 @@ def check_families(cfg: DictConfig, names: list[str] | None = None,
     """
     from harness.runner.device import open_model, runnable
     from harness.runner.families import REFUSED, SERVED, families
-    from harness.runner.verdict import judge
+    from harness.runner.logits_check import compare_logits
 
     known = families(SERVED) | families(REFUSED)
     for name in names or ():
@@ -99,7 +99,7 @@ def check_families(cfg: DictConfig, names: list[str] | None = None,
         try:
             changed = OmegaConf.merge(cfg, {"model": None}, {"model": group, "device": {"kernels": kernels}})
             model, backend = open_model(changed)  # type: ignore[arg-type]
-            verdict = judge(model, backend, cfg.seed)
+            verdict = compare_logits(model, backend, cfg.seed)
             row |= {"verdict": "equal" if verdict.equal else "different", "difference": verdict.difference,
                     "tolerance": verdict.tolerance}  # fmt: skip
         except HarnessError as error:
@@ -141,7 +141,7 @@ def _write(table: pd.DataFrame, folder: Path) -> None:
         f"`python -m harness check --out {folder}`, {versions}. Tiny models with random weights; the largest "
         "difference of any logit, in units of the logits' standard deviation. Three sequences share steps, lie strewn "
         "over a pool full of NaN, and one loses its memory and is computed again; those of recurrent models are "
-        "compared with the model's own cache cut at the same places, too. See `harness/runner/verdict.py`.\n\n"
+        "compared with the model's own cache cut at the same places, too. See `harness/runner/logits_check.py`.\n\n"
         "| architecture | kernels | verdict | difference | seconds | why |\n|---|---|---|---|---|---|\n"
         + "\n".join(lines)
         + "\n"

@@ -14,8 +14,8 @@ from harness.config import asked_by, settled
 from harness.errors import HarnessError
 from harness.files import write_text
 from harness.installation import EXPERIMENTS
+from harness.lookup import locate, nearest
 from harness.naming.labels import names
-from harness.naming.lookup import locate, nearest
 from harness.naming.names import workload_name
 
 

@@ -26,7 +26,7 @@ class Lockstep:
         parts: of the step that was scheduled last, the batch of each engine.
     """
 
-    ahead = True
+    async_scheduling = True
 
     def __init__(self, engines: list[Scheduler]) -> None:
         self.engines, self.allocator, self.lengths = engines, Pools(engines), engines[0].lengths
@@ -101,7 +101,7 @@ class Lockstep:
 class Pools:
     """The pools of several engines: their books in sum."""
 
-    more_columns = ()
+    extra_columns = ()
 
     def __init__(self, engines: list[Scheduler]) -> None:
         self.engines = engines
@@ -148,15 +148,15 @@ class LockstepLatency:
 
     def step_ns(self, batch: Batch) -> int:
         """How long the step takes that all engines have just scheduled, in nanoseconds."""
-        works = [part.work for part in self.together.parts]
-        most = max(1, *(work.lanes + work.prompt_tokens for work in works))
+        parts = [part.stats for part in self.together.parts]
+        most = max(1, *(stats.lanes + stats.prompt_tokens for stats in parts))
         slowest = 0.0
-        for work, part in zip(works, self.together.parts, strict=True):
-            rows = work.lanes + work.prompts
+        for stats, part in zip(parts, self.together.parts, strict=True):
+            rows = stats.lanes + stats.prompts
             if self.padded:
-                rows += most - work.lanes - work.prompt_tokens
+                rows += most - stats.lanes - stats.prompt_tokens
             own = self.tables.sequences_us(max(rows, 1))
             if part.seqs:
-                own += self.tables.layers * self.tables.attention_us(work, self.tables.spread(part))
+                own += self.tables.layers * self.tables.attention_us(stats, self.tables.spread(part))
             slowest = max(slowest, own)
         return round((self.tables.tokens_us(most) + slowest + self.tables.overhead_us) * 1e3)

@@ -11,7 +11,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import HarnessError
 from harness.files import write_table
-from harness.report.validation import Validation, report
 from harness.runner.latency.experts import Experts
 from harness.runner.latency.skew import skew_enabled
 from harness.runner.latency.table import TableLatency
@@ -31,6 +30,7 @@ from harness.validate.predict import (
     variants,
 )
 from harness.validate.prompts import find_prompts
+from harness.validate.report import Validation, report
 from harness.validate.tables import doubts, layers_of, tables_folder
 
 OURS = ("max_model_len", "kv_slots", "kv_bytes", "gpu_memory_utilization", "allocator", "reservation", "scheduler",

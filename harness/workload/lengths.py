@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.config.keys.workload import BOUNDED, KINDS
+from harness.schema.keys.workload import BOUNDED, KINDS
 from harness.workload.errors import WorkloadError
 from harness.workload.histograms import HISTOGRAMS
 

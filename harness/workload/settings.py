@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
 
-from harness.config.keys.workload import WORKLOAD
-from harness.config.kinds import near
+from harness.schema.keys.workload import WORKLOAD
+from harness.schema.kinds import near
 from harness.workload.errors import WorkloadError
 from harness.workload.readers.detect import NAMEABLE
 from harness.workload.readers.trace import Reading

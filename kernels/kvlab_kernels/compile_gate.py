@@ -63,7 +63,7 @@ class Build(NamedTuple):
     demands: tuple[str, ...] = ()
 
 
-class Evidence(NamedTuple):
+class CompileReport(NamedTuple):
     """What the tools say about one build; `wide` and `async_` count 16-byte loads and asynchronous ones among them."""
 
     registers: int
@@ -123,7 +123,7 @@ def prefill_build(width: Widths | int, dtype: torch.dtype, block_size: int, scor
     return Build("prefill", label, dtype, constants, options, demands)
 
 
-def unlike_builds() -> Iterator[Build]:
+def distinct_builds() -> Iterator[Build]:
     """Latents, of which V is the first tile of K, and keys that are wider than values."""
     latents = [found for rank, rope in LATENTS if (found := widths(rank + rope, rank, latent=True))]
     others = [found for pair in UNEQUAL if (found := widths(*pair))]
@@ -163,7 +163,7 @@ def builds(scope: str) -> list[Build]:
         decode += [decode_build(1, 128, torch.float16, 16), decode_build(1, 128, full, 16), reduce_build(128, half, 64)]
         decode += [decode_build(4, 128, half, 16, scores="window cap sinks")]
         prefill = [prefill_build(128, half, 16), prefill_build(128, half, 0), prefill_build(128, half, 16, "window")]
-        latents = [build for build in unlike_builds() if build.dtype == half and "D512+64 bf16 block" in build.label]
+        latents = [build for build in distinct_builds() if build.dtype == half and "D512+64 bf16 block" in build.label]
         return [*decode, *prefill, *latents, next(move_builds())]
     dims, sizes = HEAD_DIMS, (0, 1, 16, 64, 256)
     if scope == "full":
@@ -183,10 +183,10 @@ def builds(scope: str) -> list[Build]:
         decode += [decode_build(group, head_dim, dtype, 16, scores=words) for group in (1, 4)]
         prefill += [prefill_build(head_dim, dtype, 16, words)]
     reduce += [reduce_build(d, half, 64, "window sinks") for d in dims]
-    return [*decode, *reduce, *prefill, *unlike_builds(), *move_builds()]
+    return [*decode, *reduce, *prefill, *distinct_builds(), *move_builds()]
 
 
-def inspect(build: Build, arch: int) -> Evidence:
+def inspect(build: Build, arch: int) -> CompileReport:
     """Compiles one build for `sm_<arch>` and reads registers, spills and instructions from the binary."""
     kernel = KERNELS[build.kernel]
     signature, aligned = {}, {}
@@ -219,7 +219,7 @@ def inspect(build: Build, arch: int) -> Evidence:
         ("no tensor cores", "tensor" in build.demands and tensor == 0),
         ("too much shared memory", shared > SHARED_LIMIT.get(arch, 99 << 10)),
     ]
-    return Evidence(registers, spilled, shared, wide, async_, tensor, tuple(text for text, bad in problems if bad))
+    return CompileReport(registers, spilled, shared, wide, async_, tensor, tuple(text for text, bad in problems if bad))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -244,7 +244,7 @@ def main(arguments: list[str] | None = None) -> int:
     return int(failed > 0)
 
 
-def _inspect_named(job: tuple[Build, int]) -> Evidence:
+def _inspect_named(job: tuple[Build, int]) -> CompileReport:
     return inspect(*job)
 
 

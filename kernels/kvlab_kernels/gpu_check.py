@@ -32,8 +32,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from kvlab_kernels import reference, triton_decode, triton_moves, triton_prefill
 from kvlab_kernels.addresses import Addresses
 from kvlab_kernels.reference import TOLERANCE, random_addresses, relative_error
-from kvlab_kernels.scores import PLAIN, Scores
 from kvlab_kernels.triton_widths import LATENTS, Widths
+from kvlab_kernels.variant import PLAIN, AttentionVariant
 
 CACHE_BYTES = 128 << 20  # twice the L2 of an H200: inputs smaller than this are rotated
 WINDOW = 1024  # tokens that the windowed decode sees
@@ -94,10 +94,10 @@ def correctness(device: str, quick: bool) -> Iterator[Row]:
         latents += [(40, 1, 288, bf16, 16, 256), (4, 1, 80, fp32, 16, 64), (8, 2, 192, bf16, 16, 128)]
         lengths, queries = [0, 1, 17, 500, 2049, 4096, 9999], [0, 1, 17, 300, 1, 513, 128]
     sinks = torch.randn(64, device=device)
-    further = [Scores(window=40), Scores(chunk=48), Scores(window=300, softcap=30.0)]
-    for (heads, kv_heads, head_dim, dtype, block_size, value_dim), scores in [
+    further = [AttentionVariant(window=40), AttentionVariant(chunk=48), AttentionVariant(window=300, softcap=30.0)]
+    for (heads, kv_heads, head_dim, dtype, block_size, value_dim), variant in [
         *(((*case, case[2]), PLAIN) for case in cases), *(((*cases[-1], cases[-1][2]), each) for each in further),
-        *(((*case, case[2]), Scores(window=33, sinks=sinks[: case[0]])) for case in cases[:1]),
+        *(((*case, case[2]), AttentionVariant(window=33, sinks=sinks[: case[0]])) for case in cases[:1]),
         *((case, PLAIN) for case in latents),
     ]:  # fmt: skip
         if interpreter_problem(device, dtype):
@@ -117,20 +117,20 @@ def correctness(device: str, quick: bool) -> Iterator[Row]:
             q = torch.randn(count, heads, head_dim, device=device).to(dtype)
             out = torch.full((count, heads, value_dim), float("nan"), dtype=dtype, device=device)
             if kernel == "decode":
-                triton_decode.decode_attention(q, k_pool, v_pool, place, scale, out, max(lengths), scores)
-                want = reference.decode_attention(q, k_pool, v_pool, place, scale, scores=scores)
+                triton_decode.decode_attention(q, k_pool, v_pool, place, scale, out, max(lengths), variant)
+                want = reference.decode_attention(q, k_pool, v_pool, place, scale, variant=variant)
                 parts = list(range(count + 1))
             else:
                 triton_prefill.prefill_attention(
-                    q, k_pool, v_pool, place, starts, scale, out, max(queries), scores=scores
+                    q, k_pool, v_pool, place, starts, scale, out, max(queries), variant=variant
                 )
-                want = reference.prefill_attention(q, k_pool, v_pool, place, starts, scale, scores=scores)
+                want = reference.prefill_attention(q, k_pool, v_pool, place, starts, scale, variant=variant)
                 parts = starts.tolist()
             errors = [relative_error(out[a:b], want[a:b]) for a, b in pairwise(parts)]
             error = max(errors, key=lambda x: (math.isnan(x), x))  # the worst sequence speaks for the case
             shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim,
-                     "value_dim": value_dim, "latent": latent, "window": scores.window, "chunk": scores.chunk,
-                     "softcap": scores.softcap, "sinks": scores.sinks is not None}  # fmt: skip
+                     "value_dim": value_dim, "latent": latent, "window": variant.window, "chunk": variant.chunk,
+                     "softcap": variant.softcap, "sinks": variant.sinks is not None}  # fmt: skip
             yield {"kernel": kernel, **shape, "dtype": str(dtype), "block_size": block_size, "error": error,
                    "tolerance": TOLERANCE[dtype], "ok": error < TOLERANCE[dtype]}  # fmt: skip
     yield from moves_correctness(device)
@@ -252,7 +252,7 @@ def decode_variants(
         return variants
     variants["sdpa"] = [torch_sdpa(copy) for copy in range(copies)]
     if context > WINDOW:  # reads its own tiles only
-        variants["paged_16_window"] = [ours(table, 16, scores=Scores(window=WINDOW)) for table in blocks]
+        variants["paged_16_window"] = [ours(table, 16, variant=AttentionVariant(window=WINDOW)) for table in blocks]
     alike = Widths(shape.head_dim, 0, shape.head_dim, False)
     if device != "cpu" and batch <= 8:  # does `choose_splits` cut finely enough?
         bound = {"max_length": context, "block_n": triton_decode.decode_config(1, alike, shape.dtype).block_n}

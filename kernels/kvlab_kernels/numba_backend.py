@@ -30,8 +30,8 @@ from numba.extending import intrinsic
 from kvlab_kernels import torch_backend
 from kvlab_kernels.addresses import Addresses
 from kvlab_kernels.cached import cached_njit
-from kvlab_kernels.scores import PLAIN, Scores
 from kvlab_kernels.torch_backend import prefill_attention, swap_in, swap_out, values_in_keys
+from kvlab_kernels.variant import PLAIN, AttentionVariant
 
 __all__ = ["copy_slots", "decode_attention", "move_slots", "prefill_attention", "swap_in", "swap_out", "write_kv"]
 
@@ -51,7 +51,7 @@ def decode_attention(
     scale: float,
     out: torch.Tensor | None = None,
     max_length: int | None = None,
-    scores: Scores = PLAIN,
+    variant: AttentionVariant = PLAIN,
 ) -> torch.Tensor:
     """Attend with one query per sequence; see `kvlab_kernels.torch_backend.decode_attention` for the arguments.
 
@@ -60,15 +60,15 @@ def decode_attention(
             addresses are not int32.
     """
     if q.dtype != torch.float32 or k_pool.dtype != torch.float32:
-        return torch_backend.decode_attention(q, k_pool, v_pool, addresses, scale, out, max_length, scores)
+        return torch_backend.decode_attention(q, k_pool, v_pool, addresses, scale, out, max_length, variant)
     tables, rows, lengths, block_size = addresses
     queries, keys = q.contiguous().numpy(), k_pool.numpy()
     values = keys if values_in_keys(k_pool, v_pool) else v_pool.numpy()
     width = v_pool.shape[2]
     out = torch.empty(*q.shape[:2], width) if out is None else out
     threads = numba.get_num_threads()
-    kernel = _decode_kernel(queries.shape[2], width, threads > 1, scores.softcap > 0)
-    sinks = _NO_SINKS if scores.sinks is None else scores.sinks.detach().numpy()
+    kernel = _decode_kernel(queries.shape[2], width, threads > 1, variant.softcap > 0)
+    sinks = _NO_SINKS if variant.sinks is None else variant.sinks.detach().numpy()
     kernel(
         queries,
         keys,
@@ -80,9 +80,9 @@ def decode_attention(
         scale,
         out.numpy(),
         threads,
-        scores.window,
-        scores.chunk,
-        scores.softcap,
+        variant.window,
+        variant.chunk,
+        variant.softcap,
         sinks,
     )
     return out

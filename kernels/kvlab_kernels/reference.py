@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from kvlab_kernels.addresses import Addresses
-from kvlab_kernels.scores import PLAIN, Scores
+from kvlab_kernels.variant import PLAIN, AttentionVariant
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # ‖out − reference‖ / ‖reference‖
 
@@ -23,14 +23,16 @@ def slots_of(addresses: Addresses, index: int) -> torch.Tensor:
     return row[token // block_size] * block_size + token % block_size
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, scores: Scores = PLAIN) -> torch.Tensor:
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, variant: AttentionVariant = PLAIN
+) -> torch.Tensor:
     """Causal attention of the last n positions of one sequence, in float64.
 
     Args:
         q: ``[n, Hq, D]``.
         k: ``[t, Hkv, D]``, t ≥ n; query j stands at position ``t - n + j``.
         v: ``[t, Hkv, Dv]``.
-        scores: what each query sees, and what is done to its scores.
+        variant: what each query sees, and what is done to its scores.
 
     Returns:
         ``[n, Hq, Dv]`` float64.
@@ -39,14 +41,14 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, scor
     tokens, kv_heads, _ = k.shape
     k, v = (x.double().repeat_interleave(heads // kv_heads, dim=1) for x in (k, v))
     weights = torch.einsum("qhd,thd->hqt", q.double(), k) * scale
-    if scores.softcap:
-        weights = torch.tanh(weights / scores.softcap) * scores.softcap
+    if variant.softcap:
+        weights = torch.tanh(weights / variant.softcap) * variant.softcap
     position = torch.arange(tokens, device=q.device)
     own = (tokens - queries + torch.arange(queries, device=q.device))[:, None]
-    hidden = (position > own) | (position < scores.first_seen(own))
+    hidden = (position > own) | (position < variant.first_seen(own))
     weights = weights.masked_fill(hidden, float("-inf"))
-    if scores.sinks is not None:
-        sinks = scores.sinks.double()[:, None, None].expand(-1, queries, 1)
+    if variant.sinks is not None:
+        sinks = variant.sinks.double()[:, None, None].expand(-1, queries, 1)
         weights = torch.cat([weights, sinks], -1).softmax(-1)[..., :-1]
     else:
         weights = weights.softmax(-1)
@@ -64,7 +66,7 @@ def prefill_attention(
     out: torch.Tensor | None = None,
     max_query: int | None = None,
     max_length: int | None = None,
-    scores: Scores = PLAIN,
+    variant: AttentionVariant = PLAIN,
 ) -> torch.Tensor:
     """Packed causal attention: q ``[T, Hq, D]``, pools ``[S, Hkv, D or Dv]`` -> ``[T, Hq, Dv]``, float64 or `out`.
 
@@ -75,7 +77,7 @@ def prefill_attention(
         first, last = int(query_starts[index]), int(query_starts[index + 1])
         if last > first:
             slots = slots_of(addresses, index)
-            result[first:last] = attend(q[first:last], k_pool[slots], v_pool[slots], scale, scores)
+            result[first:last] = attend(q[first:last], k_pool[slots], v_pool[slots], scale, variant)
     return result if out is None else out.copy_(result)
 
 
@@ -87,14 +89,14 @@ def decode_attention(
     scale: float,
     out: torch.Tensor | None = None,
     max_length: int | None = None,
-    scores: Scores = PLAIN,
+    variant: AttentionVariant = PLAIN,
 ) -> torch.Tensor:
     """One query per sequence: q ``[B, Hq, D]`` -> ``[B, Hq, Dv]``, float64 or `out`; length 0 gives zeros."""
     result = q.new_zeros(*q.shape[:2], v_pool.shape[2], dtype=torch.float64)
     for index, length in enumerate(addresses.lengths.tolist()):
         if length:
             slots = slots_of(addresses, index)
-            result[index] = attend(q[index : index + 1], k_pool[slots], v_pool[slots], scale, scores)[0]
+            result[index] = attend(q[index : index + 1], k_pool[slots], v_pool[slots], scale, variant)[0]
     return result if out is None else out.copy_(result)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from kvlab_kernels.addresses import Addresses
-from kvlab_kernels.scores import PLAIN, Scores
+from kvlab_kernels.variant import PLAIN, AttentionVariant
 
 SHORTEST_TILE = 64  # queries that attend together under a window
 
@@ -22,7 +22,7 @@ def decode_attention(
     scale: float,
     out: torch.Tensor | None = None,
     max_length: int | None = None,
-    scores: Scores = PLAIN,
+    variant: AttentionVariant = PLAIN,
 ) -> torch.Tensor:
     """Attend with one query per sequence to the tokens of that sequence which it sees.
 
@@ -34,7 +34,7 @@ def decode_attention(
         scale: what the scores are multiplied by.
         out: ``[B, Hq, Dv]`` to write into; a new tensor by default.
         max_length: the longest length, where the caller knows it (saves a device synchronisation).
-        scores: what a query sees, and what is done to its scores. What no query sees is not read.
+        variant: what a query sees, and what is done to its scores. What no query sees is not read.
 
     Returns:
         ``[B, Hq, Dv]``; zeros for a sequence of length 0.
@@ -43,10 +43,10 @@ def decode_attention(
     if longest == 0:
         shape = (*q.shape[:2], v_pool.shape[2])
         return q.new_zeros(shape) if out is None else out.zero_()
-    slots, seen = _padded_slots(addresses, longest, scores)
+    slots, seen = _padded_slots(addresses, longest, variant)
     keys = k_pool[slots].transpose(1, 2)  # [B, Hkv, width, D]
     values = keys[..., : v_pool.shape[2]] if values_in_keys(k_pool, v_pool) else v_pool[slots].transpose(1, 2)
-    attended = _attend(q.unsqueeze(2), keys, values, seen[:, None, None, :], scale, scores).squeeze(2)
+    attended = _attend(q.unsqueeze(2), keys, values, seen[:, None, None, :], scale, variant).squeeze(2)
     attended = attended.masked_fill((addresses.lengths == 0)[:, None, None], 0)
     return attended if out is None else out.copy_(attended)
 
@@ -61,7 +61,7 @@ def prefill_attention(
     out: torch.Tensor | None = None,
     max_query: int | None = None,
     max_length: int | None = None,
-    scores: Scores = PLAIN,
+    variant: AttentionVariant = PLAIN,
 ) -> torch.Tensor:
     """Attend causally with the last tokens of each sequence, packed in one row without padding.
 
@@ -76,7 +76,7 @@ def prefill_attention(
         out: ``[T, Hq, Dv]`` to write into; a new tensor by default.
         max_query: unused here; kernels that launch a grid need it.
         max_length: unused here, likewise.
-        scores: what a query sees, and what is done to its scores. What no query sees is not read.
+        variant: what a query sees, and what is done to its scores. What no query sees is not read.
 
     Returns:
         ``[T, Hq, Dv]``.
@@ -88,17 +88,17 @@ def prefill_attention(
         if first == last:
             continue
         table, context = addresses.tables[row], length - (last - first)
-        tile = max(scores.reach, SHORTEST_TILE) if scores.reach else last - first
+        tile = max(variant.reach, SHORTEST_TILE) if variant.reach else last - first
         for at in range(first, last, tile):  # of queries, so that few of the tokens read are seen by none
             to = min(at + tile, last)
-            begin, end = scores.first_of(context + at - first), context + to - first
+            begin, end = variant.first_of(context + at - first), context + to - first
             keys = _tokens(k_pool, table, addresses.block_size, begin, end).transpose(0, 1)
             if values_in_keys(k_pool, v_pool):
                 values = keys[..., : v_pool.shape[2]]
             else:
                 values = _tokens(v_pool, table, addresses.block_size, begin, end).transpose(0, 1)
             queries = q[at:to].transpose(0, 1)
-            attended = _attend_causally(queries[None], keys[None], values[None], begin, scale, scores)[0]
+            attended = _attend_causally(queries[None], keys[None], values[None], begin, scale, variant)[0]
             out[at:to] = attended.transpose(0, 1)
     return out
 
@@ -161,16 +161,16 @@ def swap_in(
     _copy_across(host, kv, host_slots, slots, stream)
 
 
-def _padded_slots(addresses: Addresses, longest: int, scores: Scores) -> tuple[torch.Tensor, torch.Tensor]:
+def _padded_slots(addresses: Addresses, longest: int, variant: AttentionVariant) -> tuple[torch.Tensor, torch.Tensor]:
     """Slots of the tokens that the last one of each sequence sees ``[B, width]``, and which of them exist.
 
     Padding repeats the first slot that is seen: a probability of 0 times whatever lies in a foreign slot may be NaN.
     """
     tables, rows, lengths, block_size = addresses
-    width = min(longest, scores.reach or longest)
+    width = min(longest, variant.reach or longest)
     positions = torch.arange(width, device=tables.device)
     if width < longest:
-        first = scores.first_seen((lengths - 1).clamp(min=0))[:, None]
+        first = variant.first_seen((lengths - 1).clamp(min=0))[:, None]
         seen = first + positions < lengths[:, None]
         positions = first + torch.where(seen, positions, 0)
     else:
@@ -196,32 +196,32 @@ def _tokens(pool: torch.Tensor, table: torch.Tensor, block_size: int, begin: int
 
 
 def _attend_causally(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, begin: int, scale: float,
-                     scores: Scores) -> torch.Tensor:  # fmt: skip
+                     variant: AttentionVariant) -> torch.Tensor:  # fmt: skip
     """Attention of ``q`` ``[1, Hq, n, D]``, the last positions of ``k`` and ``v``, which begin at position `begin`."""
     queries, tokens = q.shape[2], k.shape[2]
-    if scores.are_plain and queries in (1, tokens):
+    if variant.is_plain and queries in (1, tokens):
         grouped = q.shape[1] != k.shape[1]
         return scaled_dot_product_attention(q, k, v, is_causal=queries > 1, scale=scale, enable_gqa=grouped)
     position = begin + torch.arange(tokens, device=q.device)
     own = position[tokens - queries :, None]
-    seen = (position <= own) & (position >= scores.first_seen(own))
-    return _attend(q, k, v, seen, scale, scores)
+    seen = (position <= own) & (position >= variant.first_seen(own))
+    return _attend(q, k, v, seen, scale, variant)
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor, scale: float,
-            scores: Scores) -> torch.Tensor:  # fmt: skip
+            variant: AttentionVariant) -> torch.Tensor:  # fmt: skip
     """Attention of ``q`` ``[B, Hq, n, D]`` over ``k`` and ``v`` ``[B, Hkv, t, D or Dv]`` where `seen` ``[…, n, t]``."""
     grouped = q.shape[1] != k.shape[1]
-    if scores.sinks is None and not scores.softcap:
+    if variant.sinks is None and not variant.softcap:
         return scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=grouped)
     if grouped:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
     weights = (q @ k.transpose(2, 3)).float() * scale
-    if scores.softcap:
-        weights = torch.tanh(weights / scores.softcap) * scores.softcap
+    if variant.softcap:
+        weights = torch.tanh(weights / variant.softcap) * variant.softcap
     weights = weights.masked_fill(~seen, float("-inf"))
-    if scores.sinks is not None:
-        sinks = scores.sinks.float()[None, :, None, None].expand(*weights.shape[:3], 1)
+    if variant.sinks is not None:
+        sinks = variant.sinks.float()[None, :, None, None].expand(*weights.shape[:3], 1)
         weights = torch.cat([weights, sinks], -1)
     return weights.softmax(-1)[..., : k.shape[2]].to(v.dtype) @ v
 

@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 
 from kvlab_kernels.addresses import Addresses
-from kvlab_kernels.scores import PLAIN, Scores
-from kvlab_kernels.triton_widths import Widths, answer_of, check_pools
+from kvlab_kernels.triton_widths import Widths, check_pools, output_for
+from kvlab_kernels.variant import PLAIN, AttentionVariant
 
 LOG2_E = 1.4426950408889634
 GROUP_ROWS = 16  # rows of the tensor-core tile that the query heads of one KV head fill
@@ -279,11 +279,11 @@ def longest(addresses: Addresses, k_pool: torch.Tensor) -> int:
     return addresses.tables.shape[1] * addresses.block_size if addresses.block_size else k_pool.shape[0]
 
 
-def scale_and_cap(scale: float, scores: Scores) -> tuple[float, float]:
+def scale_and_cap(scale: float, variant: AttentionVariant) -> tuple[float, float]:
     """What `cap_scores` takes: plain scores in units of log 2, or the argument of tanh and what it is multiplied by."""
-    if not scores.softcap:
+    if not variant.softcap:
         return scale * LOG2_E, 0.0
-    return scale / scores.softcap, scores.softcap * LOG2_E
+    return scale / variant.softcap, variant.softcap * LOG2_E
 
 
 def decode_attention(
@@ -294,7 +294,7 @@ def decode_attention(
     scale: float,
     out: torch.Tensor | None = None,
     max_length: int | None = None,
-    scores: Scores = PLAIN,
+    variant: AttentionVariant = PLAIN,
     *,
     workspace: torch.Tensor | None = None,
     splits: int | None = None,
@@ -310,7 +310,7 @@ def decode_attention(
         scale: multiplies the scores.
         out: ``[B, Hq, Dv]`` contiguous, written and returned; allocated when None.
         max_length: host-known bound of `lengths`. It decides the grid, never the result: a wrong bound is only slow.
-        scores: what a query sees, and what is done to its scores. Of a window only its own tiles are read.
+        variant: what a query sees, and what is done to its scores. Of a window only its own tiles are read.
         workspace: float32, at least `workspace_size` elements; allocated when None.
         splits, config: override `choose_splits` and `decode_config` (tests, tuning).
 
@@ -321,7 +321,7 @@ def decode_attention(
     batch, heads, _ = q.shape
     kv_heads = k_pool.shape[1]
     group = heads // kv_heads
-    out = answer_of(q, widths.value, out)
+    out = output_for(q, widths.value, out)
     if batch == 0:
         return out
     config = config or decode_config(group, widths, q.dtype)
@@ -329,25 +329,25 @@ def decode_attention(
     head_tiles = kv_heads * triton.cdiv(group, rows)
     if splits is None:
         bound = longest(addresses, k_pool) if max_length is None else max_length
-        if scores.reach:
-            bound = min(bound, scores.reach + config.block_n)
+        if variant.reach:
+            bound = min(bound, variant.reach + config.block_n)
         splits = choose_splits(batch * head_tiles, bound, config.block_n, processors(q.device))
     partial, log_sums = _workspace(workspace, batch * heads * splits, widths.value, splits, q.device)
-    factor, cap = scale_and_cap(scale, scores)
-    sinks = out if scores.sinks is None else scores.sinks  # never read where there are none
-    flags = {"LIMITED": scores.reach > 0, "SINKS": scores.sinks is not None}
+    factor, cap = scale_and_cap(scale, variant)
+    sinks = out if variant.sinks is None else variant.sinks  # never read where there are none
+    flags = {"LIMITED": variant.reach > 0, "SINKS": variant.sinks is not None}
     decode_kernel[(head_tiles, splits, batch)](
         q, k_pool, v_pool, out, partial, log_sums, addresses.tables, addresses.rows, addresses.lengths, sinks,
-        factor, cap, scores.window, scores.chunk, q.stride(0), q.stride(1), addresses.tables.stride(0), kv_heads,
+        factor, cap, variant.window, variant.chunk, q.stride(0), q.stride(1), addresses.tables.stride(0), kv_heads,
         splits, GROUP=group, ROWS=rows, **widths.constants, BLOCK_N=config.block_n, BLOCK_SIZE=addresses.block_size,
         PAGED=addresses.block_size > 0, USE_DOT=config.use_dot, SPLIT=splits > 1, MIN_TILES=MIN_TILES,
         STAGES=config.num_stages, **flags,
-        CAPPED=scores.softcap > 0,
+        CAPPED=variant.softcap > 0,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if splits > 1:
         reduce_kernel[(heads, batch)](
-            partial, log_sums, out, addresses.lengths, sinks, splits, scores.window, scores.chunk, **flags,
+            partial, log_sums, out, addresses.lengths, sinks, splits, variant.window, variant.chunk, **flags,
             VALUE_DIM=widths.value, VALUE_PAD=triton.next_power_of_2(widths.value), BLOCK_N=config.block_n,
             SPLITS_PAD=triton.next_power_of_2(splits), MIN_TILES=MIN_TILES, num_warps=4,
         )  # fmt: skip

@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 
 from kvlab_kernels.addresses import Addresses
-from kvlab_kernels.scores import PLAIN, Scores
 from kvlab_kernels.triton_decode import cap_scores, first_seen, scale_and_cap, tile_entries, tile_slots
-from kvlab_kernels.triton_widths import Widths, answer_of, check_pools
+from kvlab_kernels.triton_widths import Widths, check_pools, output_for
+from kvlab_kernels.variant import PLAIN, AttentionVariant
 
 
 class PrefillConfig(NamedTuple):
@@ -197,7 +197,7 @@ def prefill_attention(
     out: torch.Tensor | None = None,
     max_query: int | None = None,
     max_length: int | None = None,
-    scores: Scores = PLAIN,
+    variant: AttentionVariant = PLAIN,
     *,
     config: PrefillConfig | None = None,
 ) -> torch.Tensor:
@@ -214,7 +214,7 @@ def prefill_attention(
         max_query: host-known bound of the queries of one sequence (T when None). A bound below the truth leaves
             queries unanswered.
         max_length: not needed here; the same signature as the other backends.
-        scores: what a query sees, and what is done to its scores. Of a window only its own tiles are read.
+        variant: what a query sees, and what is done to its scores. Of a window only its own tiles are read.
         config: overrides `prefill_config` (tests, tuning).
 
     Raises:
@@ -222,19 +222,20 @@ def prefill_attention(
     """
     widths = check_pools(q, k_pool, v_pool, addresses)
     tokens, heads, _ = q.shape
-    out = answer_of(q, widths.value, out)
+    out = output_for(q, widths.value, out)
     if tokens == 0:
         return out
-    config = config or prefill_config(widths, q.dtype, scores.reach > 0 or scores.softcap > 0)
+    config = config or prefill_config(widths, q.dtype, variant.reach > 0 or variant.softcap > 0)
     tiles = triton.cdiv(tokens if max_query is None else max_query, config.block_m)
-    factor, cap = scale_and_cap(scale, scores)
-    sinks = out if scores.sinks is None else scores.sinks  # never read where there are none
+    factor, cap = scale_and_cap(scale, variant)
+    sinks = out if variant.sinks is None else variant.sinks  # never read where there are none
     prefill_kernel[(heads, tiles, len(addresses.rows))](
         q, k_pool, v_pool, out, addresses.tables, addresses.rows, addresses.lengths, query_starts, sinks,
-        factor, cap, scores.window, scores.chunk, q.stride(0), q.stride(1), addresses.tables.stride(0), k_pool.shape[1],
+        factor, cap, variant.window, variant.chunk, q.stride(0), q.stride(1), addresses.tables.stride(0),
+        k_pool.shape[1],
         **widths.constants, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
         BLOCK_SIZE=addresses.block_size, PAGED=addresses.block_size > 0, STAGES=config.num_stages,
-        LIMITED=scores.reach > 0, CAPPED=scores.softcap > 0, SINKS=scores.sinks is not None,
+        LIMITED=variant.reach > 0, CAPPED=variant.softcap > 0, SINKS=variant.sinks is not None,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     return out

@@ -89,7 +89,7 @@ def check_pools(q: torch.Tensor, k_pool: torch.Tensor, v_pool: torch.Tensor, add
     return found
 
 
-def answer_of(q: torch.Tensor, value: int, out: torch.Tensor | None) -> torch.Tensor:
+def output_for(q: torch.Tensor, value: int, out: torch.Tensor | None) -> torch.Tensor:
     """``[n, Hq, value]`` to write into: `out`, or new.
 
     Raises:

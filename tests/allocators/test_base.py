@@ -45,17 +45,17 @@ def test_free_slots_are_fragmented_if_they_would_do_and_short_if_not(asked: int,
 
 
 def test_what_is_asked_counts_the_gate_the_group_and_the_spare_slots() -> None:
-    assert Ask(tokens=4, promise=10, gate=7, spare=5, count=3).slots == 35
-    assert Ask(tokens=4, gate=7).slots == 7
-    assert Ask(tokens=4, gate=7).need == 4
+    assert Ask(tokens=4, promise=10, must_fit=7, spare=5, count=3).slots == 35
+    assert Ask(tokens=4, must_fit=7).slots == 7
+    assert Ask(tokens=4, must_fit=7).need == 4
 
 
 def test_only_the_chunk_is_taken_though_the_whole_prompt_must_fit() -> None:
     allocator = Checked(Paged(64, 64, block_size=4))
     seq = Holder("sequence")
-    assert allocator.admit([seq], Ask(4, gate=64)) == 0
+    assert allocator.admit([seq], Ask(4, must_fit=64)) == 0
     assert seq.held == 4
-    assert allocator.admit([Holder("second")], Ask(4, gate=61)) is None
+    assert allocator.admit([Holder("second")], Ask(4, must_fit=61)) is None
 
 
 def test_a_fork_onto_a_sequence_copies_what_differs_run_by_run() -> None:

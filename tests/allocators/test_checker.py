@@ -26,7 +26,7 @@ class Extents(Contiguous):
 class OverlappingExtents(Extents):
     def release(self, holder: Holder) -> None:
         start, slots = self._extents.pop(holder.row)
-        self._holes.give(start, slots + 1)  # one slot too many
+        self._holes.free(start, slots + 1)  # one slot too many
 
 
 class OverlappingBlocks(Blocks):
@@ -202,7 +202,7 @@ class LostHole(Extents):
 
     def release(self, holder: Holder) -> None:
         start, slots = self._extents.pop(holder.row)
-        self._holes.give(start, max(slots - 1, 1))
+        self._holes.free(start, max(slots - 1, 1))
 
 
 class ReorderingRefusal(Extents):

@@ -52,7 +52,7 @@ def test_contents_are_evicted_when_their_blocks_are_handed_out_and_only_then() -
 def test_a_hit_takes_a_free_block_out_of_the_middle() -> None:
     pool = BlockPool(3)
     pool.free(held(pool, "abc"))
-    pool.take([1])
+    pool.touch([1])
     assert pool.free_list() == [2, 0]
     assert not pool.shared
     pool.free([1])
@@ -62,8 +62,8 @@ def test_a_hit_takes_a_free_block_out_of_the_middle() -> None:
 def test_a_shared_block_is_free_when_its_last_holder_is_gone() -> None:
     pool = BlockPool(3)
     blocks = held(pool, "a")
-    pool.take(blocks)
-    pool.take(blocks)
+    pool.touch(blocks)
+    pool.touch(blocks)
     for left in (2, 1, 0):
         assert pool.shared.get(0, 0) == left
         assert pool.count_free([0]) == 0
@@ -137,7 +137,7 @@ class Machine(RuleBasedStateMachine):
     def hit(self, pick: int) -> None:
         content = list(self.content.values())[pick % len(self.content)]
         block = self.pool.first[content]
-        self.pool.take([block])
+        self.pool.touch([block])
         if block in self.free:
             self.free.remove(block)
         self.holders.append([block])

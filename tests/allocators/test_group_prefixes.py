@@ -57,7 +57,7 @@ def test_what_lies_behind_a_window_is_not_needed_for_a_hit(make: Make) -> None:
     """Of 24 tokens a window of ten still has those from 12 on, 24 - 10 + 1 rounded down to a page."""
     allocator = Checked(make(4000, 48))
     first = stored(allocator, "first", list(range(24)))
-    allocator.give_back(first)
+    allocator.free_unread(first)
     hit = allocator.lookup(Text("second", list(range(30))), 29)
     assert hit.tokens == 24
     assert [table.count(-1) for table in hit.found.tables] == [15 // SIZE, 0]
@@ -86,7 +86,7 @@ def test_a_prefix_that_one_group_lost_is_no_hit() -> None:
 def test_a_chunk_is_needed_from_its_beginning_only(make: Make) -> None:
     allocator = Checked(make(2000, 48, CHUNK))
     seq = stored(allocator, "first", list(range(32)))
-    allocator.give_back(seq)
+    allocator.free_unread(seq)
     hit = allocator.lookup(Text("second", list(range(32))), 28)
     assert (hit.tokens, hit.found.tables[0].count(-1)) == (28, 24 // SIZE)
 

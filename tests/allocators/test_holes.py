@@ -13,11 +13,11 @@ class Plain:
     """Looks at every hole."""
 
     def __init__(self, capacity: int, smallest: bool) -> None:
-        self.free, self.smallest = [True] * capacity, smallest
+        self.empty, self.smallest = [True] * capacity, smallest
 
     def holes(self) -> list[tuple[int, int]]:
         holes, start = list[tuple[int, int]](), None
-        for slot, free in enumerate([*self.free, False]):
+        for slot, free in enumerate([*self.empty, False]):
             if free and start is None:
                 start = slot
             elif not free and start is not None:
@@ -25,16 +25,16 @@ class Plain:
                 start = None
         return holes
 
-    def take(self, slots: int) -> int | None:
+    def allocate(self, slots: int) -> int | None:
         fits = [(length, start) for length, start in self.holes() if length >= slots]
         if not fits:
             return None
         _, start = min(fits) if self.smallest else min(fits, key=lambda hole: hole[1])
-        self.free[start : start + slots] = [False] * slots
+        self.empty[start : start + slots] = [False] * slots
         return start
 
-    def give(self, start: int, slots: int) -> None:
-        self.free[start : start + slots] = [True] * slots
+    def free(self, start: int, slots: int) -> None:
+        self.empty[start : start + slots] = [True] * slots
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -46,14 +46,14 @@ def test_holes_are_those_that_a_plain_list_finds(kind: type[FirstFit | BestFit],
     for call in range(1500):
         if rng.random() < (0.7 if call < 500 else 0.45) or not extents:
             slots = rng.choice([1, 1, 2, 3, 5, 9, 40])
-            start = holes.take(slots)
-            assert start == plain.take(slots)
+            start = holes.allocate(slots)
+            assert start == plain.allocate(slots)
             if start is not None:
                 extents.append((start, slots))
         else:
             start, slots = extents.pop(rng.randrange(len(extents)))
-            holes.give(start, slots)
-            plain.give(start, slots)
+            holes.free(start, slots)
+            plain.free(start, slots)
     for start, slots in extents:
-        holes.give(start, slots)
-    assert holes.take(capacity) == 0
+        holes.free(start, slots)
+    assert holes.allocate(capacity) == 0

@@ -166,7 +166,7 @@ def test_a_refused_admission_leaves_the_hit_where_it_was() -> None:
     allocator.free(admitted(allocator, "first", list(range(12))))
     order = allocator.pool.free_list()
     second = Text("second", list(range(40)))
-    assert allocator.admit([second], Ask(16, gate=40, hit=allocator.lookup(second, 39))) is None
+    assert allocator.admit([second], Ask(16, must_fit=40, hit=allocator.lookup(second, 39))) is None
     assert (allocator.pool.free_list(), second.stored) == (order, 0)
 
 
@@ -217,7 +217,7 @@ class SharingMachine(RuleBasedStateMachine):
     def come(self, seq: Text, piece: int) -> None:
         hit = self.allocator.lookup(seq, len(seq.tokens) - 1)
         tokens = min(hit.tokens + piece, len(seq.tokens))
-        ask = Ask(tokens, gate=len(seq.tokens), final=len(seq.tokens) + 2, hit=hit)
+        ask = Ask(tokens, must_fit=len(seq.tokens), final=len(seq.tokens) + 2, hit=hit)
         if self.allocator.admit([seq], ask) is not None:
             self.device.start_step()
             assert self.device.read(seq) == seq.tokens[: seq.stored], "a hit on other tokens"

@@ -325,7 +325,7 @@ class SharingMachine(RuleBasedStateMachine):
     def come(self, seq: Text, piece: int) -> None:
         hit = self.allocator.lookup(seq, len(seq.tokens) - 1)
         tokens = min(hit.tokens + piece, len(seq.tokens))
-        ask = Ask(tokens, gate=len(seq.tokens), final=len(seq.tokens) + 2, hit=hit)
+        ask = Ask(tokens, must_fit=len(seq.tokens), final=len(seq.tokens) + 2, hit=hit)
         if self.allocator.admit([seq], ask) is not None:
             self.device.start_step()
             assert self.device.read(seq) == seq.tokens[: seq.stored], "a hit on other tokens"

@@ -47,7 +47,7 @@ def test_an_extent_of_a_window_is_a_ring(placement: str, layout: KVLayout) -> No
     """
     draw, longest, piece = random.Random(placement), 120, 8
     allocator = Checked(Split(3000, longest, layout, placement, piece, page_bytes=4))  # type: ignore[arg-type]
-    allocator.expect_steps(piece)
+    allocator.limit_step_tokens(piece)
     ring, wrapped, live = allocator.grids[0].ring, 0, dict[Holder, int]()
     assert 0 < ring < longest // 3
     for step in range(120):
@@ -71,7 +71,7 @@ def test_an_extent_of_a_window_is_a_ring(placement: str, layout: KVLayout) -> No
 def test_page_groups_are_mapped_until_a_windows_ring_is_whole() -> None:
     """Then only the layers that keep all tokens go on growing; each buffer of a group has page groups of its own."""
     allocator = Checked(Split(8000, 200, WINDOW, "virtual", piece_tokens=8, page_bytes=4, map_us=1))
-    allocator.expect_steps(8)
+    allocator.limit_step_tokens(8)
     seq = Holder("long", final=150)
     assert allocator.admit([seq], Ask(8, final=150)) == 0
     ring = 5 * 4  # a window of ten tokens, those of a step beside it, in whole page groups
@@ -85,7 +85,7 @@ def test_page_groups_are_mapped_until_a_windows_ring_is_whole() -> None:
         assert seq.held == min(tokens, ring) * 6 + tokens * 4
     buffers = (3 * 2, 2 * 2)
     assert allocator.take_delay() == 1000 * 8 // 4 * sum(buffers), "page groups of the prompt's first step"
-    books = dict(zip(allocator.more_columns, allocator.more_books(), strict=True))
+    books = dict(zip(allocator.extra_columns, allocator.extra_books(), strict=True))
     assert books["used.window_10"] == 9 * 6
     assert books["out_of_window"] == (ring - 9) * 6
 
@@ -115,7 +115,7 @@ def test_shares_are_those_of_the_longest_sequence_or_as_told() -> None:
 
 def test_a_step_that_overruns_a_ring_is_refused() -> None:
     with pytest.raises(ValueError, match=r"allocator\.piece_tokens=8 tokens beside its window.*may compute 64"):
-        Split(10_000, 100, WINDOW, piece_tokens=8).expect_steps(64)
+        Split(10_000, 100, WINDOW, piece_tokens=8).limit_step_tokens(64)
 
 
 def test_an_unknown_placement_is_refused() -> None:

@@ -70,7 +70,7 @@ def test_what_lies_behind_the_window_is_given_back_and_reused() -> None:
             assert allocator.grow(seq, stored + 1)
         allocator.commit([seq], [1])
         allocator.take_moves()
-    books = dict(zip(allocator.more_columns, allocator.more_books(), strict=True))
+    books = dict(zip(allocator.extra_columns, allocator.extra_books(), strict=True))
     assert books["out_of_window"] <= 3 * 2 * 4, "no more than a block that the window has not left"
     assert seq.held <= (16 + 2 * 4) * 16
 
@@ -78,7 +78,7 @@ def test_what_lies_behind_the_window_is_given_back_and_reused() -> None:
 def test_books_say_where_a_page_is_empty() -> None:
     allocator = VllmHybrid(2400, 48, WINDOW, block_size=4)
     allocator.admit([Holder("one", final=8)], Ask(8, final=8))
-    books = dict(zip(allocator.more_columns, allocator.more_books(), strict=True))
+    books = dict(zip(allocator.extra_columns, allocator.extra_books(), strict=True))
     assert books["padding"] == books["padding.window_10"] == 2 * 8  # two blocks of which one layer fills half
     assert sum(allocator.memory()) == 2400
 

@@ -90,7 +90,7 @@ def test_a_prompt_of_512_tokens_with_caching(benchmark: BenchmarkFixture, kind: 
     def admit() -> None:
         for seq in seqs:
             hit = pool.lookup(seq, 511)
-            pool.admit([seq], Ask(512, gate=512, final=512, hit=hit))
+            pool.admit([seq], Ask(512, must_fit=512, final=512, hit=hit))
             pool.commit([seq], [512 - hit.tokens])
 
     benchmark.pedantic(admit, setup=renew, rounds=ROUNDS, warmup_rounds=1)

@@ -18,7 +18,7 @@ import pytest
 import torch
 from kvlab_kernels import numba_backend
 from kvlab_kernels.addresses import Addresses
-from kvlab_kernels.scores import PLAIN, Scores
+from kvlab_kernels.variant import PLAIN, AttentionVariant
 from numba import njit, prange
 from pytest_benchmark.fixture import BenchmarkFixture
 
@@ -97,8 +97,8 @@ def test_windowed_decode_takes_what_it_reads(benchmark: BenchmarkFixture, window
     q = torch.randn(SEQUENCES, 16, 64)
     out, addresses = torch.empty_like(q), placed("paged", SEQUENCES, length)
     calls = {
-        name: partial(numba_backend.decode_attention, q, kv[0], kv[1], addresses, 0.125, out=out, scores=scores)
-        for name, scores in {"full": PLAIN, "window": Scores(window=window)}.items()
+        name: partial(numba_backend.decode_attention, q, kv[0], kv[1], addresses, 0.125, out=out, variant=variant)
+        for name, variant in {"full": PLAIN, "window": AttentionVariant(window=window)}.items()
     }
     times: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(1 + ROUNDS):

@@ -16,7 +16,7 @@ import pytest
 from omegaconf import OmegaConf
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from harness.job import open_device, rare_collections, recorder_of
+from harness.job import infrequent_gc, make_recorder, open_device
 from harness.job.build import build_scheduler
 from harness.metrics.memory_map import MappedRecorder
 from harness.replay.clock import Clock
@@ -37,9 +37,9 @@ def seconds(system: str, requests: int, mapped: bool, folder: Path) -> float:
     workload = build_workload(settings, cfg.max_model_len, cfg.seed)
     device = open_device(cfg, set())
     scheduler = build_scheduler(cfg, device.capacity, set(), device.layout)
-    recorder = recorder_of(cfg, scheduler.allocator, folder)
+    recorder = make_recorder(cfg, scheduler.allocator, folder)
     engine = Engine(scheduler, device.runner(scheduler.allocator), recorder, 1)
-    with rare_collections():
+    with infrequent_gc():
         begun = time.perf_counter()
         replay(Source(workload), [engine], Clock())
         if isinstance(recorder, MappedRecorder):

@@ -39,7 +39,7 @@ def test_a_prompt_of_2000_tokens(benchmark: BenchmarkFixture, kind: str, call: s
     def find() -> None:
         for seq in new:
             hit = pool.lookup(seq, TOKENS - 1)
-            pool.admit([seq], Ask(TOKENS, gate=TOKENS, final=TOKENS, hit=hit))
+            pool.admit([seq], Ask(TOKENS, must_fit=TOKENS, final=TOKENS, hit=hit))
             pool.commit([seq], [TOKENS - hit.tokens])
         admitted.extend(new)
         new.clear()
@@ -74,6 +74,6 @@ def test_a_step_of_256_decodes(benchmark: BenchmarkFixture, known: bool) -> None
         scheduler.complete(batch, [7] * len(batch.seqs) if known else None)
 
     step()
-    scheduler.spare = 10**9  # nobody else is admitted
+    scheduler.watermark_slots = 10**9  # nobody else is admitted
     scheduler.add(Request(256, 0, 100, 2, token_ids=rng.integers(0, 50_000, 100)))
     benchmark.pedantic(step, rounds=400, warmup_rounds=5)

@@ -65,6 +65,7 @@ def test_two_sweeps_side_by_side(folders: Path) -> None:
     assert row["difference"] == pytest.approx(apart.mean())
     assert row["half_width"] == pytest.approx(stats.t.ppf(0.975, 2) * apart.std() / math.sqrt(3))
     assert row["first_mean"] == pytest.approx(values[0].mean())
+    assert {"tpot_total_ms", "kv_held_pct", "steady_output_throughput", "request_throughput"} <= set(table.index)
     said = " ".join(done.out.split())
     assert "scheduler.max_num_seqs 256 → 2" in said
     assert "environment: the same" in said
@@ -82,14 +83,16 @@ def test_what_cannot_be_compared_is_said_and_all_else_is(folders: Path, tmp_path
     said = " ".join(done.out.split())
     assert re.search(r"warning: c: [^,]* was measured, \S*/a: [^,]* is simulated", said)
     for text in ( "other requests were served", "15728 and 9000 slots", "only one side has tpot_mean_ms",
-                 "commits", "0123abc", "cpu_count", "output tokens/s"):  # fmt: skip
+                 "commits", "0123abc", "cpu_count", "throughput output, tokens/s"):  # fmt: skip
         assert text in said, text
 
 
 def test_a_table_says_not_told_apart_where_it_must(folders: Path) -> None:
     done = command(folders, "compare", "a", "a")
     assert done.code == 0
-    assert "the same" in done.out
+    assert re.search(
+        r"^the same: requests finished; makespan, s; throughput output, tokens/s; ", done.out, re.MULTILINE
+    )
     command(folders, "compare", "a", "b", "csv=verdicts.csv")
     table = pd.read_csv(folders / "verdicts.csv", keep_default_na=False, na_values=[""])
     within = table["difference"].abs() <= table["half_width"]

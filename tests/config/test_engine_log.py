@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.config.keys import KEYS
+from harness.schema.keys import KEYS
 from tests.command import FAST, command
 
 VLLM = "(EngineCore pid=7) INFO 12-11 00:06:53 [kv_cache_utils.py:1286] GPU KV cache size: {} tokens\n"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from harness.config import settle
-from harness.config.pairs import MOVED
+from harness.groups import options
+from harness.groups.pairs import MOVED
 from harness.installation import EXPERIMENTS
-from harness.naming.groups import options
 from harness.naming.labels import label
 from harness.tasks.claims import composed
 

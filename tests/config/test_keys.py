@@ -10,13 +10,14 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 import harness.__main__  # noqa: F401  (its resolvers)
-from harness.config import plugins, settle
-from harness.config.keys import KEYS, SECTIONS
-from harness.config.keys.plugins import HOME
-from harness.config.kinds import Choice, Either, Many, Number, Spec, Switch, Table, Text, Whole
+from harness.config import settle
+from harness.groups import files, options, written
 from harness.installation import EXPERIMENTS
-from harness.naming.groups import files, options, written
-from harness.naming.lookup import locate
+from harness.lookup import locate
+from harness.schema import plugins
+from harness.schema.keys import KEYS, SECTIONS
+from harness.schema.keys.plugins import HOME
+from harness.schema.kinds import Choice, Either, Many, Number, Spec, Switch, Table, Text, Whole
 from harness.tasks.claims import composed
 
 WORDS = {True: ["true", "True", "TRUE", "on", "On", "ON", "yes", "Yes", "y", "Y", True],

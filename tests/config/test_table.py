@@ -1,7 +1,7 @@
 """`experiments/KEYS.md` is what the schema says."""
 
-from harness.config.keys import KEYS
 from harness.config.table import FILE, text
+from harness.schema.keys import KEYS
 
 
 def test_it_is_current() -> None:

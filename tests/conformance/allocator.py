@@ -118,13 +118,13 @@ def allocator_machine(make: Make, capacity: int, max_model_len: int) -> type[Rul
             return list(self.stored)[pick % len(self.stored)]
 
         @rule(
-            group=st.integers(1, 3), tokens=tokens, promise=st.just(0) | tokens, gate=st.just(0) | tokens,
+            group=st.integers(1, 3), tokens=tokens, promise=st.just(0) | tokens, must_fit=st.just(0) | tokens,
             spare=st.just(0) | st.integers(0, capacity), final=st.integers(0, max_model_len),
         )  # fmt: skip
-        def admit(self, group: int, tokens: int, promise: int, gate: int, spare: int, final: int) -> None:
-            ask = Ask(tokens, promise, gate, spare, final, count=group)
+        def admit(self, group: int, tokens: int, promise: int, must_fit: int, spare: int, final: int) -> None:
+            ask = Ask(tokens, promise, must_fit, spare, final, count=group)
             seqs, empty = [self.new() for _ in range(group)], not self.stored and not self.finished
-            fits = self.allocator.footprint(max(ask.need, gate)) is not None
+            fits = self.allocator.footprint(max(ask.need, must_fit)) is not None
             unheld = self.allocator.unheld
             hit = self.allocator.admit(seqs, ask)
             if hit is None:
@@ -279,7 +279,7 @@ def churn(allocator: Allocator | Checked, seed: int, calls: int, skip: Collectio
         promise = draw.choice([0, tokens, allocator.max_model_len])
         if number in skip:
             if action == 2:  # what no layer reads is given back even when more is refused
-                allocator.give_back(live[pick % len(live)])
+                allocator.free_unread(live[pick % len(live)])
             continue
         if action < 2:
             size = 1 + 3 * action

@@ -120,8 +120,8 @@ class RouterConformance:
                 shown[at].sent_tokens += request.prompt_len
                 for engine in shown:
                     if engine.requests and data.draw(st.booleans(), "one is over"):
-                        engine.over += 1
-                        engine.over_tokens = min(engine.sent_tokens, engine.over_tokens + 5)
+                        engine.ended += 1
+                        engine.ended_tokens = min(engine.sent_tokens, engine.ended_tokens + 5)
 
         self.effort(check)()
 

@@ -26,15 +26,15 @@ from harness.replay.engine import Engine
 from harness.replay.replayer import Source, replay
 from harness.runner.base import StepResult
 from harness.runner.cache import forward_of
+from harness.runner.logits_check import MOST_NOISE, NOISE, SINGLE, STATES, _alone, _apart, _implemented, compare_logits
 from harness.runner.probe import Probed, probe
 from harness.runner.torch_runner import TorchModelRunner
-from harness.runner.verdict import MOST_NOISE, NOISE, SINGLE, STATES, _alone, _apart, _implemented, judge
 from schedulers.continuous import Continuous
 from schedulers.request import Batch, Request
 from schedulers.reservation import RESERVATIONS
 from tests.eighty.draw import Config, draw
 from tests.runner.serving import poisoned_pool
-from tests.runner.test_verdict import built
+from tests.runner.test_logits_check import built
 
 LONGEST, SLOTS, BUDGET = 64, 88, 19  # of a sequence, of the pool, tokens of a step
 KERNELS = ("torch", "numba")
@@ -86,7 +86,7 @@ def _examine(model: Any, number: int, every: tuple[str, ...]) -> dict[str, Any]:
     checked, seen, tolerance, preemptions, equal = 0.0, 0.0, 0.0, 0, True
     for kernels in every:
         backend = backend_for("cpu", torch.float32, kernels)
-        verdict = judge(model, backend, number)
+        verdict = compare_logits(model, backend, number)
         with torch.inference_mode():
             probed = probe(model)
             apart, allowed, times = _served(model, probed, backend, number, by_layers=kernels == "numba")

@@ -10,7 +10,7 @@ from harness.runner.families import families
 from tests.eighty import examine as module
 from tests.eighty.draw import OF_FAMILY, draw
 from tests.eighty.examine import examine
-from tests.runner.test_verdict import without
+from tests.runner.test_logits_check import without
 
 MISTRAL, LFM2 = (list(families()).index(name) for name in ("mistral", "lfm2"))
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from threading import Thread
 
 from harness.__main__ import main
-from harness.sweeps.folders import holder, process_of
-from harness.sweeps.plan import summary_of
+from harness.folders.owner import holder, process_of
+from harness.folders.plan import summary_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FAST = ("-m", "device=simulated", "workload.num_requests=40", "memory_map=false")

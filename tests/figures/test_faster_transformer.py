@@ -9,7 +9,7 @@ import pytest
 
 import harness.__main__  # noqa: F401  (its resolvers)
 from harness.job import run_job
-from harness.job.build import settle_lanes
+from harness.job.build import resolve_lane_slots
 from harness.runner.simulated_device import SimulatedDevice
 from harness.tasks.claims import composed
 from schedulers.request import Request
@@ -29,11 +29,11 @@ def test_as_many_requests_at_once_as_lanes_of_the_longest_fit(tmp_path: Path) ->
 
 def test_other_lanes_stay_as_they_are() -> None:
     requests = [Request(0, 0, 5, 7), Request(1, 0, 9, 2)]
-    assert settle_lanes(composed(["system=faster_transformer"]), requests).allocator.lane_slots == 12
+    assert resolve_lane_slots(composed(["system=faster_transformer"]), requests).allocator.lane_slots == 12
     fixed = ["system=static+contiguous+max_model_len", "allocator.lane_slots=9"]
     for other in (["system=static+contiguous+max_model_len"], ["system=vllm"], fixed):
         cfg = composed(other)
-        assert settle_lanes(cfg, requests) is cfg
+        assert resolve_lane_slots(cfg, requests) is cfg
 
 
 @pytest.mark.parametrize("server", SERVERS)

@@ -19,9 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from allocators.layout import KVLayout, LayerGroup, State
 from harness.config import settled
+from harness.groups import written
 from harness.installation import EXPERIMENTS
 from harness.job.build import build_scheduler
-from harness.naming.groups import written
 from harness.tasks.claims import composed
 from schedulers.base import Scheduler
 from schedulers.request import Request

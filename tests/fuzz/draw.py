@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from harness.groups import options
 from harness.installation import EXPERIMENTS
-from harness.naming.groups import options
 
 from .cases import LAYOUTS, Case, Row, keys_of
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kvlab_kernels import numba_backend, reference, torch_backend
 from kvlab_kernels.addresses import Addresses
 from kvlab_kernels.dispatch import backend_for
-from kvlab_kernels.scores import PLAIN, Scores
+from kvlab_kernels.variant import PLAIN, AttentionVariant
 
 BACKENDS = [torch_backend, numba_backend]
 BLOCK_SIZES = [0, 1, 16, 256]
@@ -110,7 +110,7 @@ def test_pieces_are_put_together_again(pieces: int, lengths: list[int], window: 
     kernel = numba_backend._decode_kernel(64, 64, parallel=True, capped=False)
     limits = (window, 0, 0.0, np.zeros(0, np.float32))
     kernel(q.numpy(), k_pool.numpy(), v_pool.numpy(), tables, rows, counts, 16, 0.125, out.numpy(), pieces, *limits)
-    expected = reference.decode_attention(q, k_pool, v_pool, addresses, 0.125, scores=Scores(window=window))
+    expected = reference.decode_attention(q, k_pool, v_pool, addresses, 0.125, variant=AttentionVariant(window=window))
     assert_near(out, expected)
 
 
@@ -140,77 +140,79 @@ def test_prefill_agrees_with_the_reference(backend: ModuleType, block_size: int,
 
 SINKS = torch.tensor([0.5, -1.0, 3.0, 0.0, 9.0, -9.0])
 VIEWS = {
-    "window_1": Scores(window=1),
-    "window_17": Scores(window=17),
-    "window_300": Scores(window=300),
-    "chunk_16": Scores(chunk=16),
-    "chunk_7": Scores(chunk=7),
-    "softcap": Scores(softcap=1.5),
-    "sinks": Scores(sinks=SINKS),
-    "all": Scores(window=33, softcap=1.5, sinks=SINKS),
+    "window_1": AttentionVariant(window=1),
+    "window_17": AttentionVariant(window=17),
+    "window_300": AttentionVariant(window=300),
+    "chunk_16": AttentionVariant(chunk=16),
+    "chunk_7": AttentionVariant(chunk=7),
+    "softcap": AttentionVariant(softcap=1.5),
+    "sinks": AttentionVariant(sinks=SINKS),
+    "all": AttentionVariant(window=33, softcap=1.5, sinks=SINKS),
 }
-views = pytest.mark.parametrize("scores", VIEWS.values(), ids=VIEWS)
+views = pytest.mark.parametrize("variant", VIEWS.values(), ids=VIEWS)
 
 
 def poison_unseen(k_pool: torch.Tensor, v_pool: torch.Tensor, addresses: Addresses, queries: list[int],
-                  scores: Scores) -> None:  # fmt: skip
+                  variant: AttentionVariant) -> None:  # fmt: skip
     """NaN wherever no query of the last `queries` tokens of a sequence looks."""
     for i, (length, count) in enumerate(zip(addresses.lengths.tolist(), queries, strict=True)):
         slots = reference.slots_of(addresses, i)
-        unseen = scores.first_of(length - count) if count else length
+        unseen = variant.first_of(length - count) if count else length
         k_pool[slots[:unseen]] = v_pool[slots[:unseen]] = torch.nan
 
 
 @backends
 @block_sizes
 @views
-def test_decode_sees_what_a_layer_lets_it_see(backend: ModuleType, block_size: int, scores: Scores) -> None:
+def test_decode_sees_what_a_layer_lets_it_see(backend: ModuleType, block_size: int, variant: AttentionVariant) -> None:
     addresses, slots, used = scattered(LENGTHS, block_size)
     k_pool, v_pool = filled_pools(slots, used, KV_HEADS, 64)
-    poison_unseen(k_pool, v_pool, addresses, [int(length > 0) for length in LENGTHS], scores)
+    poison_unseen(k_pool, v_pool, addresses, [int(length > 0) for length in LENGTHS], variant)
     q = torch.randn(len(LENGTHS), 6, 64)
     out = torch.full_like(q, torch.nan)
-    backend.decode_attention(q, k_pool, v_pool, addresses, 0.3, out=out, max_length=300, scores=scores)
-    assert_near(out, reference.decode_attention(q, k_pool, v_pool, addresses, 0.3, scores=scores), 5e-6)
+    backend.decode_attention(q, k_pool, v_pool, addresses, 0.3, out=out, max_length=300, variant=variant)
+    assert_near(out, reference.decode_attention(q, k_pool, v_pool, addresses, 0.3, variant=variant), 5e-6)
     plain = reference.decode_attention(q, k_pool.nan_to_num(), v_pool.nan_to_num(), addresses, 0.3)
-    assert (out - plain).abs().max() > 1e-2 or scores.window == 300
+    assert (out - plain).abs().max() > 1e-2 or variant.window == 300
 
 
 @backends
 @block_sizes
 @views
-def test_prefill_sees_what_a_layer_lets_it_see(backend: ModuleType, block_size: int, scores: Scores) -> None:
+def test_prefill_sees_what_a_layer_lets_it_see(backend: ModuleType, block_size: int, variant: AttentionVariant) -> None:
     lengths, queries = [0, 1, 40, 17, 16, 33, 260, 300], [0, 1, 40, 3, 1, 20, 7, 300]
     query_starts = torch.tensor([0, *torch.tensor(queries).cumsum(0)], dtype=torch.int32)
     addresses, slots, used = scattered(lengths, block_size)
     k_pool, v_pool = filled_pools(slots, used, KV_HEADS, 64)
-    poison_unseen(k_pool, v_pool, addresses, queries, scores)
+    poison_unseen(k_pool, v_pool, addresses, queries, variant)
     q = torch.randn(sum(queries), 6, 64)
     out = torch.full_like(q, torch.nan)
-    backend.prefill_attention(q, k_pool, v_pool, addresses, query_starts, 0.3, out, 300, 300, scores)
-    expected = reference.prefill_attention(q, k_pool, v_pool, addresses, query_starts, 0.3, scores=scores)
+    backend.prefill_attention(q, k_pool, v_pool, addresses, query_starts, 0.3, out, 300, 300, variant)
+    expected = reference.prefill_attention(q, k_pool, v_pool, addresses, query_starts, 0.3, variant=variant)
     assert_near(out, expected, 5e-6)
 
 
 @backends
 @pytest.mark.parametrize("block_size", [0, 16])
-@pytest.mark.parametrize("scores", [PLAIN, VIEWS["all"]], ids=["plain", "all"])
+@pytest.mark.parametrize("variant", [PLAIN, VIEWS["all"]], ids=["plain", "all"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_values_may_be_narrower_than_keys(backend: ModuleType, block_size: int, scores: Scores, shared: bool) -> None:
+def test_values_may_be_narrower_than_keys(
+    backend: ModuleType, block_size: int, variant: AttentionVariant, shared: bool
+) -> None:
     """Keys of 24 numbers and values of 16, which may be the first of the keys (a latent): one head serves all six."""
     addresses, slots, used = scattered(LENGTHS, block_size)
     k_pool, other = filled_pools(slots, used, 1 if shared else KV_HEADS, 24)
     v_pool = k_pool[..., :16] if shared else other[..., :16].contiguous()
     q = torch.randn(len(LENGTHS), 6, 24)
     out = torch.full((len(LENGTHS), 6, 16), torch.nan)
-    backend.decode_attention(q, k_pool, v_pool, addresses, 0.3, out=out, max_length=300, scores=scores)
-    assert_near(out, reference.decode_attention(q, k_pool, v_pool, addresses, 0.3, scores=scores), 5e-6)
+    backend.decode_attention(q, k_pool, v_pool, addresses, 0.3, out=out, max_length=300, variant=variant)
+    assert_near(out, reference.decode_attention(q, k_pool, v_pool, addresses, 0.3, variant=variant), 5e-6)
     queries = [min(length, 9) for length in LENGTHS]
     query_starts = torch.tensor([0, *torch.tensor(queries).cumsum(0)], dtype=torch.int32)
     q = torch.randn(sum(queries), 6, 24)
     out = torch.full((len(q), 6, 16), torch.nan)
-    backend.prefill_attention(q, k_pool, v_pool, addresses, query_starts, 0.3, out, 9, 300, scores)
-    expected = reference.prefill_attention(q, k_pool, v_pool, addresses, query_starts, 0.3, scores=scores)
+    backend.prefill_attention(q, k_pool, v_pool, addresses, query_starts, 0.3, out, 9, 300, variant)
+    expected = reference.prefill_attention(q, k_pool, v_pool, addresses, query_starts, 0.3, variant=variant)
     assert_near(out, expected, 5e-6)
 
 

@@ -16,8 +16,8 @@ from kvlab_kernels import reference, triton_decode  # noqa: E402
 from kvlab_kernels.addresses import Addresses  # noqa: E402
 from kvlab_kernels.gpu_check import interpreter_problem  # noqa: E402
 from kvlab_kernels.reference import TOLERANCE, random_addresses, relative_error  # noqa: E402
-from kvlab_kernels.scores import PLAIN, Scores  # noqa: E402
 from kvlab_kernels.triton_widths import HEAD_DIMS, LATENTS  # noqa: E402
+from kvlab_kernels.variant import PLAIN, AttentionVariant  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -36,7 +36,7 @@ def check(
     head_dim: int,
     dtype: torch.dtype,
     block_size: int,
-    scores: Scores = PLAIN,
+    variant: AttentionVariant = PLAIN,
     **options: object,
 ) -> None:
     """Decodes on a poisoned pool into a poisoned output; every lane must be within the dtype's tolerance.
@@ -49,13 +49,13 @@ def check(
     place, slots = random_addresses(lengths, block_size, DEVICE)
     k_pool, v_pool = torch.full((2, slots, kv_heads, head_dim), float("nan"), dtype=dtype, device=DEVICE)
     for index in range(len(lengths)):
-        own = reference.slots_of(place, index)[scores.first_of(lengths[index] - 1) if lengths[index] else 0 :]
+        own = reference.slots_of(place, index)[variant.first_of(lengths[index] - 1) if lengths[index] else 0 :]
         k_pool[own], v_pool[own] = torch.randn(2, len(own), kv_heads, head_dim, device=DEVICE).to(dtype)
     q = torch.randn(len(lengths), heads, head_dim, device=DEVICE).to(dtype)
     out = torch.full_like(q, float("nan"))
     scale = head_dim**-0.5
-    want = reference.decode_attention(q, k_pool, v_pool, place, scale, scores=scores)
-    result = triton_decode.decode_attention(q, k_pool, v_pool, place, scale, out=out, scores=scores, **options)
+    want = reference.decode_attention(q, k_pool, v_pool, place, scale, variant=variant)
+    result = triton_decode.decode_attention(q, k_pool, v_pool, place, scale, out=out, variant=variant, **options)
     assert result is out
     for got, expected in zip(out, want, strict=True):
         assert relative_error(got, expected) < TOLERANCE[dtype]
@@ -114,13 +114,14 @@ SINKS = torch.tensor([0.3, -2.0, 5.0, 0.0], device=DEVICE)
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("block_size", [0, 16, 256])
 @pytest.mark.parametrize(
-    "scores",
-    [Scores(window=1), Scores(window=40), Scores(window=300), Scores(chunk=64), Scores(softcap=0.5),
-     Scores(sinks=SINKS), Scores(window=33, softcap=2.0, sinks=SINKS)],
+    "variant",
+    [AttentionVariant(window=1), AttentionVariant(window=40), AttentionVariant(window=300),
+     AttentionVariant(chunk=64), AttentionVariant(softcap=0.5), AttentionVariant(sinks=SINKS),
+     AttentionVariant(window=33, softcap=2.0, sinks=SINKS)],
     ids=["1", "40", "300", "chunk", "cap", "sinks", "all"],
 )  # fmt: skip
-def test_windows_chunks_caps_and_sinks(scores: Scores, block_size: int, splits: int) -> None:
-    check([0, 1, 64, 170], 4, 2, 64, torch.float32, block_size, scores, splits=splits)
+def test_windows_chunks_caps_and_sinks(variant: AttentionVariant, block_size: int, splits: int) -> None:
+    check([0, 1, 64, 170], 4, 2, 64, torch.float32, block_size, variant, splits=splits)
 
 
 @pytest.mark.parametrize("length", [15, 16, 17, 63, 64, 65, 127, 128, 129])

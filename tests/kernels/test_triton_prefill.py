@@ -15,7 +15,7 @@ triton = pytest.importorskip("triton")
 from kvlab_kernels import reference, triton_prefill  # noqa: E402
 from kvlab_kernels.gpu_check import interpreter_problem  # noqa: E402
 from kvlab_kernels.reference import TOLERANCE, random_addresses, relative_error  # noqa: E402
-from kvlab_kernels.scores import PLAIN, Scores  # noqa: E402
+from kvlab_kernels.variant import PLAIN, AttentionVariant  # noqa: E402
 
 from tests.kernels.test_triton_decode import unlike  # noqa: E402
 
@@ -32,7 +32,7 @@ def check(
     head_dim: int,
     dtype: torch.dtype,
     block_size: int,
-    scores: Scores = PLAIN,
+    variant: AttentionVariant = PLAIN,
     **options: object,
 ) -> None:
     """Prefills from a poisoned pool into a poisoned output; every sequence must be within the dtype's tolerance.
@@ -45,15 +45,15 @@ def check(
     place, slots = random_addresses(lengths, block_size, DEVICE)
     k_pool, v_pool = torch.full((2, slots, kv_heads, head_dim), float("nan"), dtype=dtype, device=DEVICE)
     for index in range(len(lengths)):
-        own = reference.slots_of(place, index)[scores.first_of(lengths[index] - queries[index]) :]
+        own = reference.slots_of(place, index)[variant.first_of(lengths[index] - queries[index]) :]
         k_pool[own], v_pool[own] = torch.randn(2, len(own), kv_heads, head_dim, device=DEVICE).to(dtype)
     starts = torch.tensor([0, *queries], device=DEVICE).cumsum(0).int()
     q = torch.randn(sum(queries), heads, head_dim, device=DEVICE).to(dtype)
     out = torch.full_like(q, float("nan"))
     scale = head_dim**-0.5
-    want = reference.prefill_attention(q, k_pool, v_pool, place, starts, scale, scores=scores)
+    want = reference.prefill_attention(q, k_pool, v_pool, place, starts, scale, variant=variant)
     triton_prefill.prefill_attention(
-        q, k_pool, v_pool, place, starts, scale, out=out, max_query=max(queries), scores=scores, **options
+        q, k_pool, v_pool, place, starts, scale, out=out, max_query=max(queries), variant=variant, **options
     )
     for first, last in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         assert relative_error(out[first:last], want[first:last]) < TOLERANCE[dtype]
@@ -97,13 +97,14 @@ SINKS = torch.tensor([0.3, -2.0, 5.0, 0.0], device=DEVICE)
 
 @pytest.mark.parametrize("block_size", [0, 16])
 @pytest.mark.parametrize(
-    "scores",
-    [Scores(window=1), Scores(window=20), Scores(window=300), Scores(chunk=24), Scores(softcap=0.5),
-     Scores(sinks=SINKS), Scores(window=33, softcap=2.0, sinks=SINKS)],
+    "variant",
+    [AttentionVariant(window=1), AttentionVariant(window=20), AttentionVariant(window=300),
+     AttentionVariant(chunk=24), AttentionVariant(softcap=0.5), AttentionVariant(sinks=SINKS),
+     AttentionVariant(window=33, softcap=2.0, sinks=SINKS)],
     ids=["1", "20", "300", "chunk", "cap", "sinks", "all"],
 )  # fmt: skip
-def test_windows_chunks_caps_and_sinks(scores: Scores, block_size: int) -> None:
-    check([5, 120, 77], [5, 70, 1], 4, 2, 64, torch.float32, block_size, scores, config=SMALL)
+def test_windows_chunks_caps_and_sinks(variant: AttentionVariant, block_size: int) -> None:
+    check([5, 120, 77], [5, 70, 1], 4, 2, 64, torch.float32, block_size, variant, config=SMALL)
 
 
 @pytest.mark.parametrize("context", [0, 1, 15, 16, 17, 31, 32, 63])

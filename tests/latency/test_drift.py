@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from harness.runner.latency.drift import drift, spread_of, unlike
 from harness.runner.latency.fitted import FittedLatency
-from harness.tasks.drift import drift, spread_of, unlike
 
 TRUTH = FittedLatency((1.0e6, 0.1e6, 10.0, 0.0, 0.0, 0.0))
 

@@ -10,23 +10,23 @@ from omegaconf import OmegaConf
 
 from harness.errors import HarnessError
 from harness.layout import layout_of
+from harness.layout.weights import weights_of
 from harness.published import curve
 from harness.runner.latency.hardware import Hardware, load_hardware, names
 from harness.runner.latency.roofline import Anchored, Roofline
-from harness.runner.latency.weights import weights_of
 from harness.runner.simulated_device import SimulatedDevice
-from schedulers.request import Work
+from schedulers.request import BatchStats
 from tests.latency.models import TINY
 
 MODELS = Path(__file__).parents[2] / "experiments" / "model"
 IDEAL = Hardware("ideal", tflops=1, memory_gb_per_s=100, memory_bytes=1 << 30, link_gb_per_s=10, compute_efficiency=1.0,
                  memory_efficiency=1.0, link_latency_us=1.0)  # fmt: skip  # 1,000 FLOP and 100 bytes a ns
-NOTHING = Work(0, 0, 0, 0, 0, 0, 0)
+NOTHING = BatchStats(0, 0, 0, 0, 0, 0, 0)
 
 
-def ns(model: Roofline | Anchored, work: Work) -> float:
-    base, slope = model.line(work)
-    return base + slope * work.context
+def ns(model: Roofline | Anchored, stats: BatchStats) -> float:
+    base, slope = model.line(stats)
+    return base + slope * stats.context
 
 
 def device(**changes: object) -> SimulatedDevice:
@@ -76,16 +76,16 @@ def test_a_decode_step_by_hand() -> None:
 def test_a_long_prompt_is_bound_by_compute() -> None:
     model = Roofline(IDEAL, TINY, step_overhead_us=0, sequence_overhead_us=0)
     tokens, layer, slot = 1000, 2 * 64 * 16 * (4 + 2) + 3 * 64 * 128, 2 * 2 * 2 * 16 * 2
-    work = NOTHING._replace(prompts=1, prompt_tokens=tokens, prompt_context=tokens, pairs=tokens * tokens // 2)
+    stats = NOTHING._replace(prompts=1, prompt_tokens=tokens, prompt_context=tokens, pairs=tokens * tokens // 2)
     linear = 2 * 2 * layer * tokens / 1000 + 64 * 256 * 2 / 100 + tokens * slot / 100
-    assert ns(model, work) == pytest.approx(linear + 4 * 2 * 4 * 16 * work.pairs / 1000)
+    assert ns(model, stats) == pytest.approx(linear + 4 * 2 * 4 * 16 * stats.pairs / 1000)
 
 
 def test_two_devices_halve_the_work_and_pay_for_talking() -> None:
     one, two = (Roofline(IDEAL, TINY, n, step_overhead_us=0, sequence_overhead_us=0) for n in (1, 2))
-    work = NOTHING._replace(decodes=3, context=50)
+    stats = NOTHING._replace(decodes=3, context=50)
     talking = 2 * 2 * (1.0 * 3 * 64 * 2 / 10 + 1000)
-    assert ns(two, work) == pytest.approx(ns(one, work) / 2 + talking)
+    assert ns(two, stats) == pytest.approx(ns(one, stats) / 2 + talking)
 
 
 def test_more_devices_than_heads_is_an_error() -> None:

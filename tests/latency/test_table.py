@@ -10,10 +10,10 @@ from harness.errors import HarnessError
 from harness.runner.latency.grid import grid, interpolate
 from harness.runner.latency.skew import Skew
 from harness.runner.latency.table import TableLatency
-from schedulers.request import Batch, Request, Sequence, Work
+from schedulers.request import Batch, BatchStats, Request, Sequence
 
 PROFILES = Path(__file__).parents[3] / "shared" / "profiles"
-NOTHING = Work(0, 0, 0, 0, 0, 0, 0)
+NOTHING = BatchStats(0, 0, 0, 0, 0, 0, 0)
 LAYERS = ("embedding", "final_layernorm", "layernorm", "qkv_proj", "rotary_emb", "o_proj", "gate_up_proj", "act_fn",
           "down_proj")  # fmt: skip
 
@@ -25,12 +25,12 @@ def tables(attention: list[tuple[float, ...]], dense: float = 0.0, **more: objec
     return TableLatency(rows, per_sequence, attention, **{"layers": 1, **more})  # type: ignore[arg-type]
 
 
-def decodes(count: int, mean_history: float, idle: int = 0) -> Work:
+def decodes(count: int, mean_history: float, idle: int = 0) -> BatchStats:
     lanes = count + idle
     return NOTHING._replace(decodes=count, idle=idle, context=round(lanes * (mean_history + 1)))
 
 
-def prompt(tokens: int, history: float = 0.0) -> Work:
+def prompt(tokens: int, history: float = 0.0) -> BatchStats:
     return NOTHING._replace(prompts=1, prompt_tokens=tokens, pairs=round(tokens * (history + tokens / 2)))
 
 
@@ -58,8 +58,8 @@ def test_tokens_and_sequences_are_counted_apart() -> None:
     rows += [("embedding", 1, 1.0), ("embedding", 101, 101.0)]
     per_sequence = [("lm_head", 1, 1000.0), ("lm_head", 11, 11_000.0), ("sampler", 1, 0.0)]
     model = TableLatency(rows, per_sequence, [(0, 0, 1, 0, 0)], layers=1)
-    work = decodes(3, 10)._replace(prompts=2, prompt_tokens=30)
-    assert model.linear_us(work) == pytest.approx(33 + 5000)
+    stats = decodes(3, 10)._replace(prompts=2, prompt_tokens=30)
+    assert model.linear_us(stats) == pytest.approx(33 + 5000)
 
 
 def test_attention_is_linear_in_the_mean_history() -> None:
@@ -83,8 +83,8 @@ def test_several_chunks_are_one_that_looks_back_as_far() -> None:
     """10 tokens over 100 and 30 over 20: 40 tokens whose pairs are the same."""
     points = [(40, history, 0, 0, float(history)) for history in (0, 1000)]
     pairs = 10 * (100 + 5) + 30 * (20 + 15)
-    work = NOTHING._replace(prompts=2, prompt_tokens=40, pairs=pairs)
-    assert tables(points).attention_us(work) == pytest.approx(pairs / 40 - 20)
+    stats = NOTHING._replace(prompts=2, prompt_tokens=40, pairs=pairs)
+    assert tables(points).attention_us(stats) == pytest.approx(pairs / 40 - 20)
 
 
 def test_a_prompt_alone_never_leans_on_a_decode() -> None:
@@ -158,7 +158,7 @@ def test_the_measured_tables_answer_for_any_step(gpu: str) -> None:
     long = model.step_ns(batch([30_000])) / 1e6  # beyond the grid
     assert times[0] < long < 3 * times[0]
     chunk = NOTHING._replace(prompts=1, prompt_tokens=2000, pairs=2000 * (3000 + 1000))
-    alone, mixed = (model.attention_us(work) for work in (chunk, chunk._replace(decodes=50, context=50 * 700)))
+    alone, mixed = (model.attention_us(stats) for stats in (chunk, chunk._replace(decodes=50, context=50 * 700)))
     assert alone < mixed < 2 * alone
 
 
@@ -175,8 +175,8 @@ def test_the_roofline_is_near_the_measured_kernels() -> None:
     model = OmegaConf.to_container(OmegaConf.load(config).config)
     measured, roofline = TableLatency.load(folder, 32), Roofline("rtx4090", model)
     prompts = (prompt(n)._replace(prompt_context=n) for n in (512, 2048))
-    for work in (*(decodes(n, 999) for n in (1, 8, 32, 128)), *prompts):
-        base, slope = roofline.line(work)
-        assert (base + slope * work.context) / 1e3 == pytest.approx(
-            measured.linear_us(work) + 32 * measured.attention_us(work), rel=0.25
+    for stats in (*(decodes(n, 999) for n in (1, 8, 32, 128)), *prompts):
+        base, slope = roofline.line(stats)
+        assert (base + slope * stats.context) / 1e3 == pytest.approx(
+            measured.linear_us(stats) + 32 * measured.attention_us(stats), rel=0.25
         )

@@ -14,6 +14,7 @@ import yaml
 from aiohttp import web
 
 from harness.errors import HarnessError
+from harness.live.beside_figure import medians
 from harness.live.limits import limits_of
 from harness.live.step_log import read_step_log
 from harness.live.steps import client_steps
@@ -152,6 +153,14 @@ def test_a_server_beside_its_simulation(tmp_path: Path) -> None:
     assert values["knots"][0] in (0, 1)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["steps"] > 20
+
+
+def test_errors_are_those_of_medians() -> None:
+    rounds = pd.DataFrame({"rate": 2.0, "fitted": False, "number": "TTFT mean, ms",
+                           "measured": [50.0, 100.0, 60.0], "simulated": [54.0, 54.0, 53.0]})  # fmt: skip
+    (row,) = medians(rounds).to_dict("records")
+    assert (row["measured"], row["least"], row["most"], row["simulated"]) == (60, 50, 100, 54)
+    assert row["error_pct"] == pytest.approx(-10)
 
 
 def test_a_rate_that_is_not_measured_can_not_be_fitted(tmp_path: Path) -> None:

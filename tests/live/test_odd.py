@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from harness.config.server import Server
 from harness.errors import HarnessError
 from harness.live import stream as stream_module
 from harness.live.client import Client, Outcome
-from harness.live.settings import Server
 from harness.live.stream import Answer, StreamError
 from schedulers.request import Request
 from tests.live.server import FakeServer, Stream, begin, event, http_error, piece, usage

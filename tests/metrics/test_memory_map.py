@@ -10,7 +10,7 @@ import pytest
 
 from harness.job import run_job
 from harness.metrics import memory_map
-from harness.metrics.memory_map import FILE, KINDS, Moment, runs_of
+from harness.metrics.memory_map import FILE, KINDS, MapSnapshot, runs_of
 from harness.tasks.claims import composed
 
 SMALL = ["device=simulated", "workload=uniform", "workload.num_requests=12", "workload.prompt.low=4",
@@ -75,7 +75,7 @@ def test_no_slot_is_told_twice_where_nothing_is_shared(tmp_path: Path, system: s
 
 
 def test_a_long_replay_is_sampled_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_map, "MOMENTS", 20)
+    monkeypatch.setattr(memory_map, "SNAPSHOTS", 20)
     runs, steps = job(tmp_path, "memory_map=auto", "workload.num_requests=200")
     times = np.sort(runs["start_s"].unique())
     assert 20 <= len(times) <= 40 < len(steps)
@@ -98,7 +98,7 @@ def test_preemptions_are_told_and_where_they_end(tmp_path: Path) -> None:
 
 def test_runs_of_blocks_that_follow_one_another_are_one() -> None:
     facts = np.array([[7, 16, 9, 12, 0, 0]])
-    moment = Moment(0, facts, np.array([[1, 2, 5, 4]], dtype=np.int32), [(0, 4)], ("free", 12))
+    moment = MapSnapshot(0, facts, np.array([[1, 2, 5, 4]], dtype=np.int32), [(0, 4)], ("free", 12))
     told = runs_of(moment, 4).tolist()
     kind = {name: i for i, name in enumerate(KINDS)}
     assert told == [

@@ -132,7 +132,7 @@ def test_the_error_names_who_waits() -> None:
 
 
 def test_a_scheduler_that_only_repeats_old_work_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.replay.engine.STEPS_WITHOUT_NEW_GROUND", 50)
+    monkeypatch.setattr("harness.replay.engine.MAX_REPEATS", 50)
     scheduler = Thrashing(Paged(64, 64), on_demand, max_model_len=64, chunked_prefill=True, max_num_batched_tokens=4)
     with pytest.raises(StalledError, match="repeated old work"):
         play([Request(0, 0, 8, 3)], scheduler)

@@ -14,11 +14,11 @@ from allocators.paged import Paged
 from harness.runner import device as device_module
 from harness.runner import torch_runner
 from harness.runner.device import load
+from harness.runner.dummy import DummyAllocator, dummy_decode, dummy_prefill
 from harness.runner.families import families
 from harness.runner.flat import flatten
 from harness.runner.kv_pool import KVPool
-from harness.runner.made_up import MadeUp, decode_of, prefill_of
-from harness.runner.model import build_model, read_config, turn_weights
+from harness.runner.model import build_model, column_major_weights, read_config
 from harness.runner.packing import Packed
 from harness.runner.probe import probe
 from harness.runner.torch_runner import TorchModelRunner
@@ -53,7 +53,7 @@ def runner_of(model: Any, step: Any = None) -> TorchModelRunner:
     for buffer in pool.buffers:
         buffer.copy_(torch.linspace(-99, 99, buffer.numel()).view(buffer.shape).sin())
     backend = backend_for("cpu", torch.float32)
-    return TorchModelRunner(model, pool, probed.calls, MadeUp.extent(64), backend, lambda r: None, step)
+    return TorchModelRunner(model, pool, probed.calls, DummyAllocator.extent(64), backend, lambda r: None, step)
 
 
 def flattened(model: Any) -> Any:
@@ -63,7 +63,7 @@ def flattened(model: Any) -> Any:
 def steps() -> list[Packed]:
     """Prompts; decodes; one decode; one prompt that is not due yet. Token ids and slots at random."""
     rng = np.random.default_rng(3)
-    made = [prefill_of([17, 5]), decode_of(6, 40), decode_of(1, 9), prefill_of([3])]
+    made = [dummy_prefill([17, 5]), dummy_decode(6, 40), dummy_decode(1, 9), dummy_prefill([3])]
     for step in made:
         step.ids = rng.integers(3, VOCABULARY, len(step.ids))
         step.slots = rng.permutation(64)[: len(step.slots)]
@@ -75,7 +75,7 @@ def steps() -> list[Packed]:
 def test_flat_and_plain_agree(name: str) -> None:
     model = built(name)
     plain = [runner_of(model).forward(step) for step in steps()]
-    turn_weights(model)
+    column_major_weights(model)
     flat = [runner_of(model, flattened(model)).forward(step) for step in steps()]
     for a, b in zip(plain, flat, strict=True):
         assert a.shape == b.shape
@@ -124,7 +124,7 @@ def test_a_model_that_cannot_be_traced_runs_as_it_is(monkeypatch: pytest.MonkeyP
     device_module._LOADED.clear()
     assert opened.facts["flattened"] is False
     assert "asks the data" in opened.facts["flattened_reason"]
-    assert opened.runner(MadeUp.extent(16)).forward(decode_of(2, 4)).shape == (2, VOCABULARY)
+    assert opened.runner(DummyAllocator.extent(16)).forward(dummy_decode(2, 4)).shape == (2, VOCABULARY)
 
 
 def test_a_flat_model_that_says_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

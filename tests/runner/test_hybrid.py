@@ -75,11 +75,11 @@ def poison(runner: Any, batch: Any) -> None:
     allocator = runner.allocator
     counts = dict(zip(batch.seqs, batch.counts, strict=True))
     for call in runner.calls.all:
-        if not call.scores.reach or batch.moves:
+        if not call.variant.reach or batch.moves:
             continue
         seen, behind = set[int](), set[int]()
         for seq in allocator.holders:
-            first = call.scores.first_of(seq.stored - counts.get(seq, 1))
+            first = call.variant.first_of(seq.stored - counts.get(seq, 1))
             where = [seq.row] * seq.stored, range(seq.stored)
             slots = slots_of(allocator.tables, allocator.block_size, *map(_array, where)).tolist()
             seen |= set(slots[first:])
@@ -96,12 +96,12 @@ def test_a_window_that_is_too_short_by_one_shows(monkeypatch: pytest.MonkeyPatch
     """Were the poison never met, the test above would say nothing."""
     probed = probed_of("mistral")
     calls = list(probed.calls.all)
-    monkeypatch.setattr(probed.calls, "all", [c._replace(scores=c.scores._replace(window=8)) for c in calls])
+    monkeypatch.setattr(probed.calls, "all", [c._replace(variant=c.variant._replace(window=8)) for c in calls])
 
     def early(runner: Any, batch: Any) -> None:
         runner.calls.all[:] = calls
         poison(runner, batch)
-        runner.calls.all[:] = [c._replace(scores=c.scores._replace(window=8)) for c in calls]
+        runner.calls.all[:] = [c._replace(variant=c.variant._replace(window=8)) for c in calls]
 
     def make(checked: Any) -> Any:
         return Continuous(checked, RESERVATIONS["on_demand"], max_model_len=LONGEST, watermark=0.0)

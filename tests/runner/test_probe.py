@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from kvlab_kernels.scores import PLAIN, Scores
+from kvlab_kernels.variant import PLAIN, AttentionVariant
 from transformers.masking_utils import causal_mask_function, chunked_causal_mask_function
 from transformers.models.llama import modeling_llama
 
@@ -16,7 +16,7 @@ from harness.runner.attention import CURRENT, Mask
 from harness.runner.families import families
 from harness.runner.probe import Stored, classify, probe
 from harness.runner.refusals import refuse_lengths
-from tests.runner.test_verdict import built
+from tests.runner.test_logits_check import built
 
 CPU = torch.device("cpu")
 
@@ -25,7 +25,7 @@ def test_keys_and_values_of_every_layer_are_found() -> None:
     found = probe(built(families()["llama"]))
     assert found.layers == {0: Stored((2, 16), (2, 16)), 1: Stored((2, 16), (2, 16))}
     assert found.elements_per_token == 2 * 2 * 2 * 16
-    assert [(call.layer, call.stores, call.scores) for call in found.calls.all] == [(0, True, PLAIN), (1, True, PLAIN)]
+    assert [(call.layer, call.stores, call.variant) for call in found.calls.all] == [(0, True, PLAIN), (1, True, PLAIN)]
     assert CURRENT.get() is None
 
 
@@ -33,15 +33,15 @@ def test_layers_that_share_keys_store_none() -> None:
     found = probe(built(families()["gemma3n"]))
     assert sorted(found.layers) == [0, 1]
     assert [(call.layer, call.stores) for call in found.calls.all] == [(0, True), (1, True), (0, False), (1, False)]
-    assert [call.scores.window for call in found.calls.all] == [7, 0, 7, 0]
+    assert [call.variant.window for call in found.calls.all] == [7, 0, 7, 0]
 
 
 def test_sinks_caps_and_scales_are_found() -> None:
     sliding, full = probe(built(families()["gpt_oss"])).calls.all
-    assert (sliding.scores.window, full.scores.window) == (7, 0)
-    assert sliding.scores.sinks.shape == full.scores.sinks.shape == (4,)
+    assert (sliding.variant.window, full.variant.window) == (7, 0)
+    assert sliding.variant.sinks.shape == full.variant.sinks.shape == (4,)
     first = probe(built(families()["gemma2"])).calls.all[0]
-    assert first.scores == Scores(window=7, softcap=2.0)
+    assert first.variant == AttentionVariant(window=7, softcap=2.0)
     assert first.scale == 20**-0.5
 
 
@@ -71,8 +71,8 @@ def test_masks_are_classified_by_what_they_let_see(size: int) -> None:
     chunk = chunked_causal_mask_function(size, torch.zeros(1, dtype=torch.int64))
     assert classify(Mask(causal_mask_function, None), CPU) == PLAIN
     assert classify(Mask(causal_mask_function, size), CPU) == PLAIN
-    assert classify(Mask(window, size), CPU) == Scores(window=size)
-    assert classify(Mask(chunk, size), CPU) in (Scores(chunk=size), Scores(window=1))
+    assert classify(Mask(window, size), CPU) == AttentionVariant(window=size)
+    assert classify(Mask(chunk, size), CPU) in (AttentionVariant(chunk=size), AttentionVariant(window=1))
     assert classify(Mask(lambda b, h, q, k: window(b, h, q, k) | (k == 0), size), CPU) is None
     assert classify(Mask(lambda b, h, q, k: k >= 0, None), CPU) is None
     assert classify(Mask(lambda b, h, q, k: window(b, h, q, k), None), CPU) is None

@@ -16,7 +16,7 @@ from harness.runner.states import StateRows
 from schedulers.continuous import Continuous
 from schedulers.reservation import RESERVATIONS
 from tests.runner.serving import relative, requests, serve
-from tests.runner.test_verdict import built
+from tests.runner.test_logits_check import built
 
 LONGEST = 64
 PLACES = {

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from harness.errors import HarnessError
+from harness.groups import options
 from harness.job.build import build_scheduler
-from harness.naming.groups import options
 from harness.naming.labels import label
 from harness.tasks.claims import EXPERIMENTS, composed
 from schedulers.request import Request

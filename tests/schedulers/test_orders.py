@@ -11,7 +11,7 @@ from allocators.radix import Radix
 from schedulers.base import Scheduler
 from schedulers.continuous import Continuous
 from schedulers.max_utilization import MaxUtilization
-from schedulers.orders import ORDERS, EarliestDeadline, Fcfs, Line, LongestPrefix, Order, Priority, ShortestFirst
+from schedulers.orders import ORDERS, EarliestDeadline, Fcfs, LongestPrefix, Order, Priority, QueueOrder, ShortestFirst
 from schedulers.request import Batch, Request, Sequence
 from schedulers.reservation import on_demand
 from schedulers.static import Static
@@ -95,10 +95,12 @@ def test_jumps_are_steps_in_any_order(cls: type[Scheduler], order: type[Order]) 
 
 
 def test_what_is_said_of_keys_is_taken_for_those_only() -> None:
-    sorted_ = {order: Line(order()).sorted for order in (Fcfs, Priority, Backwards, Aging, StillAging, NoLongerFirst)}
+    orders = (Fcfs, Priority, Backwards, Aging, StillAging, NoLongerFirst)
+    sorted_ = {order: QueueOrder(order()).sorted for order in orders}
     assert sorted_ == {Fcfs: True, Priority: True, Backwards: True, Aging: False, StillAging: False,
                        NoLongerFirst: False}  # fmt: skip
-    assert (Line(Fcfs()).overtakes, Line(NoLongerFirst()).overtakes, Line(Priority()).overtakes) == (False, True, True)
+    overtakes = [QueueOrder(order()).overtakes for order in (Fcfs, NoLongerFirst, Priority)]
+    assert overtakes == [False, True, True]
     assert one_at_a_time(NoLongerFirst(), [Request(i, 0, 4, 4) for i in range(4)]) == [3, 2, 1, 0]
 
 
@@ -134,7 +136,7 @@ class Bare(Scheduler):
     def schedule(self, now: int) -> Batch:
         batch = Batch()
         for seq in list(self.running):
-            if seq.row >= 0 and self.find_room(seq, seq.num_tokens, batch):
+            if seq.row >= 0 and self.grow_or_preempt(seq, seq.num_tokens, batch):
                 batch.seqs.append(seq)
                 batch.counts.append(seq.num_tokens - seq.stored)
         budget = self.max_num_batched_tokens - batch.num_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import insort
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -10,11 +11,12 @@ import pytest
 
 from allocators.base import Allocator, Holder
 from allocators.paged import Paged
+from allocators.renamed import ALLOCATOR_HOOKS
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.simulated import SimulatedModelRunner
 from schedulers.base import Scheduler
 from schedulers.continuous import Continuous
-from schedulers.quiet import Quiet, vouched
+from schedulers.quiet import SCHEDULER_HOOKS, Quiet, vouched
 from schedulers.request import Batch, Request, Sequence
 from schedulers.reservation import max_model_len, on_demand
 from schedulers.static import Static
@@ -150,8 +152,8 @@ class Jitter(FittedLatency):
 
 
 class Slower(FittedLatency):
-    def line(self, work: Any) -> tuple[float, float]:
-        self.asked.append(work)  # type: ignore[attr-defined]
+    def line(self, stats: Any) -> tuple[float, float]:
+        self.asked.append(stats)  # type: ignore[attr-defined]
         return 10.0 + len(self.asked), 0.0  # type: ignore[attr-defined]
 
     asked: ClassVar = list[Any]()
@@ -188,8 +190,8 @@ def test_a_model_that_is_changed_is_asked_for_each_step(latency: Any) -> None:
 
 def test_exact_steps_are_exact_steps() -> None:
     model = FittedLatency(FITTED)
-    assert SimulatedModelRunner(model).foretells
-    assert not SimulatedModelRunner(model, exact_steps=True).foretells
+    assert SimulatedModelRunner(model).predicts_further
+    assert not SimulatedModelRunner(model, exact_steps=True).predicts_further
 
 
 # ---- allocators
@@ -258,7 +260,7 @@ class Prepared(Continuous):
 
 
 class Below(Again):
-    def newcomers_matter(self) -> bool:
+    def arrivals_could_join(self) -> bool:
         return False
 
 
@@ -331,11 +333,20 @@ def test_whoever_has_no_such_word_has_every_step_taken_by_itself() -> None:
     assert not vouched(object(), "further_ns")
 
 
-@pytest.mark.parametrize("name", ["steady", "arrivals_matter", "refused_next", "blocked_next"])
-def test_a_hook_of_before_is_refused_by_its_name_with_the_new_one(name: str) -> None:
+@pytest.mark.parametrize(("name", "new"), SCHEDULER_HOOKS.items())
+def test_a_hook_of_before_is_refused_by_its_name_with_the_new_one(name: str, new: str) -> None:
     cls: Any = type("Mine", (Continuous,), {name: property(lambda self: True)})
-    with pytest.raises(TypeError, match=rf"Mine defines {name}, which is asked no more; it is .*quiet\(batch\)"):
+    with pytest.raises(TypeError, match=f"Mine defines {name}, which is asked no more; it is {re.escape(new)}"):
         cls(Paged(64, 64), on_demand, max_model_len=64)
+    assert hasattr(Continuous, new.split("(")[0])
+
+
+@pytest.mark.parametrize(("name", "new"), ALLOCATOR_HOOKS.items())
+def test_so_is_one_of_an_allocator(name: str, new: str) -> None:
+    cls: Any = type("Mine", (Paged,), {name: lambda self: True})
+    with pytest.raises(TypeError, match=f"Mine defines {name}, which is asked no more; it is {re.escape(new)}"):
+        cls(64, 64)
+    assert hasattr(Paged, new.split("(")[0])
 
 
 def test_an_empty_batch_leaves_its_moves_for_the_next() -> None:

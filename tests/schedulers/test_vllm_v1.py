@@ -98,8 +98,8 @@ def test_without_the_gate_only_the_piece_must_fit() -> None:
 
 def test_the_watermark_counts_the_null_block() -> None:
     """A quarter of 8 blocks and a null block, rounded down."""
-    assert made(8, watermark=0.25).spare == 2 * 4
-    assert made(7, watermark=0.25).spare == 2 * 4
+    assert made(8, watermark=0.25).watermark_slots == 2 * 4
+    assert made(7, watermark=0.25).watermark_slots == 2 * 4
 
 
 def test_an_answer_is_cut_at_max_model_len() -> None:

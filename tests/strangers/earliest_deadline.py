@@ -23,7 +23,7 @@ class EarliestDeadline(Scheduler):
         look_ms: how often it wants to be woken.
     """
 
-    several_answers = False
+    supports_groups = False
 
     def __init__(self, *args: Any, ttft_ms: float = 2000.0, tpot_ms: float = 60.0, look_ms: float = 250.0,
                  **kwargs: Any) -> None:  # fmt: skip
@@ -56,7 +56,7 @@ class EarliestDeadline(Scheduler):
         batch = Batch(now=now)
         for seq in sorted(self.running, key=self.due):
             count = min(seq.num_tokens - seq.stored, self.max_num_batched_tokens - batch.num_tokens)
-            if seq.row >= 0 and count > 0 and self.find_room(seq, seq.stored + count, batch):
+            if seq.row >= 0 and count > 0 and self.grow_or_preempt(seq, seq.stored + count, batch):
                 batch.seqs.append(seq)
                 batch.counts.append(count)
         while self.waiting and not batch.preempted and len(self.running) < self.max_num_seqs:
@@ -67,7 +67,7 @@ class EarliestDeadline(Scheduler):
                 break
         return self.close(batch)
 
-    def make_way(self, seq: Sequence, batch: Batch) -> None:
+    def preempt_for(self, seq: Sequence, batch: Batch) -> None:
         """Who has most time left gives its slots up."""
         self.preempt(max(self.running, key=self.due), batch)
 

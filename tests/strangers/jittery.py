@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from harness.runner.latency.base import LatencyModel
-from schedulers.request import Batch, Work
+from schedulers.request import Batch, BatchStats
 
 
 class Jittery(LatencyModel):
@@ -24,9 +24,9 @@ class Jittery(LatencyModel):
         self.sigma, self.stumble_ms = sigma, stumble_ms
         self.random = random.Random(seed)
 
-    def line(self, work: Work) -> tuple[float, float]:
-        base = self.step_ms * 1e6 + self.lane_ms * 1e6 * (work.lanes + work.prompts)
-        return base + self.prompt_us * 1e3 * work.prompt_tokens, self.context_ns
+    def line(self, stats: BatchStats) -> tuple[float, float]:
+        base = self.step_ms * 1e6 + self.lane_ms * 1e6 * (stats.lanes + stats.prompts)
+        return base + self.prompt_us * 1e3 * stats.prompt_tokens, self.context_ns
 
     def step_ns(self, batch: Batch) -> int:
         ns = super().step_ns(batch) * self.random.lognormvariate(0, self.sigma)

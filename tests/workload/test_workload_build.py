@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from omegaconf import DictConfig
 
-from harness.naming.groups import files, written
+from harness.groups import files, written
 from harness.workload import Workload, WorkloadError, build_workload, prompt_tokens
 from harness.workload.settings import Settings
 

@@ -2,7 +2,7 @@
 
 from hydra.core.config_store import ConfigStore
 
-from harness.config.pairs import Pairs, Search
+from harness.groups.pairs import Pairs, Search
 from harness.sweeps.sweep import LAUNCHERS, Sweep
 
 __all__ = ["Pairs", "Planned", "Search"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import pandas as pd
 
 from harness.errors import HarnessError
-from harness.report.comparison import records
+from harness.files import records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

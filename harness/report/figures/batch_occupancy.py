@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from harness.files import records
 from harness.published import load
-from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.looks import system_looks
 from harness.report.style import frame, new_figure, whisker

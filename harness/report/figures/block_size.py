@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from harness.files import records
 from harness.published import curve
-from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.looks import color_of
 from harness.report.style import band, frame, new_figure, plain_log

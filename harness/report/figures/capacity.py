@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from matplotlib.figure import Figure
 
-from harness.report.comparison import records
+from harness.files import records
 from harness.report.figures import Pair
 from harness.report.ideal import IDEAL
 from harness.report.looks import row_looks

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from harness.files import records
 from harness.report.claims import HOLDS, MISSING, NO_CLAIM, NOT, NOWHERE, PARTLY, judged
-from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.style import frame, new_figure
 from harness.report.sweep import Sweep

@@ -13,8 +13,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from harness.files import records
 from harness.metrics.memory_map import FILE
-from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.looks import PALETTE
 from harness.report.style import frame, new_figure

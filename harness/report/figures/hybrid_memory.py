@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from harness.report.comparison import records
+from harness.files import records
 from harness.report.figures import Pair
 from harness.report.memory_breakdown import stack
 from harness.report.style import COLUMNS, fill, frame, label_rows, new_figure, rows_height, times, whisker, with_half

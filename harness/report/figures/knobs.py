@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.report.comparison import records
+from harness.files import records
 from harness.report.figures import Pair
 from harness.report.looks import ramp
 from harness.report.style import band, frame, new_figure, plain_log

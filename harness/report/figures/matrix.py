@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.report.comparison import records
+from harness.files import records
 from harness.report.figures import Pair
 from harness.report.repeats import ENDS
 from harness.report.style import frame, new_figure

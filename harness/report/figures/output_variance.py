@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from harness.files import records
 from harness.published import load
-from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.looks import system_looks
 from harness.report.style import band, frame, new_figure, times

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from harness.report.comparison import records
+from harness.files import records
 from harness.report.figures import Pair
 from harness.report.looks import system_looks
 from harness.report.style import band, frame, new_figure, plain_log

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.report.comparison import records
+from harness.files import records
 from harness.report.figures import Pair
 from harness.report.looks import ramp
 from harness.report.style import frame, label_rows, new_figure, plain_log, rows_height, seconds, whisker

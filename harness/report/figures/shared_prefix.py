@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
+from harness.files import records
 from harness.published import crossing, curve
-from harness.report.comparison import records
 from harness.report.curves import AXIS, LIMIT, capacities, caption, draw_panel, legend
 from harness.report.figures import Pair
 from harness.report.looks import ramp, system_looks

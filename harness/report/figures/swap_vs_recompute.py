@@ -21,7 +21,7 @@ from harness.report.looks import looks, shaded
 from harness.report.style import band, frame, new_figure, plain_log
 from harness.report.sweep import Sweep
 from harness.runner.simulated_device import SimulatedDevice
-from schedulers.request import Work
+from schedulers.request import BatchStats
 
 SIZE, HOW, RATE = "allocator.block_size", "scheduler.preemption", "workload.rate"
 METRIC = "normalized_latency_mean_s"
@@ -65,7 +65,7 @@ def times_of(cfg: DictConfig) -> dict[str, dict[int, float]]:
     Both are what they add to a step: a prompt is computed along with the next tokens of others.
 
     Raises:
-        KeyError, AttributeError: the device has no costs of moves or no step times by work.
+        KeyError, AttributeError: the device has no costs of moves or no step times by batch.
     """
     device = SimulatedDevice(cfg)
     tokens, costs = int(cfg.swap_tokens), device.moves
@@ -74,9 +74,9 @@ def times_of(cfg: DictConfig) -> dict[str, dict[int, float]]:
         blocks = -(-tokens // size)
         out, back = ([Move(kind, at * size, at * size, size) for at in range(blocks)] for kind in ("out", "in"))
         swap[size] = (costs.ns(out) + costs.ns(back)) / 1e6 if costs else float("nan")
-    others = Work(OTHERS, 0, OTHERS * tokens, 0, 0, 0, 0)
+    others = BatchStats(OTHERS, 0, OTHERS * tokens, 0, 0, 0, 0)
     joined = others._replace(prompts=1, prompt_tokens=tokens, prompt_context=tokens, pairs=tokens * (tokens + 1) // 2)
-    without, with_it = (_ms(device.latency, work) for work in (others, joined))
+    without, with_it = (_ms(device.latency, stats) for stats in (others, joined))
     return {"swap": swap, "recompute": dict.fromkeys(SIZES, with_it - without)}
 
 
@@ -163,9 +163,9 @@ def _config(sweep: Sweep, done: pd.DataFrame) -> DictConfig:
     return config
 
 
-def _ms(latency: Any, work: Work) -> float:
-    base, slope = latency.line(work)
-    return float(base + slope * work.context) / 1e6
+def _ms(latency: Any, stats: BatchStats) -> float:
+    base, slope = latency.line(stats)
+    return float(base + slope * stats.context) / 1e6
 
 
 def _error(cfg: DictConfig) -> float:

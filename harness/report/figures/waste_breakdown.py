@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from harness.files import records
 from harness.published import load
-from harness.report.comparison import records
 from harness.report.figures import Pair
 from harness.report.paper import fig_2_applies
 from harness.report.style import fill, frame, new_figure, whisker

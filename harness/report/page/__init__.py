@@ -9,10 +9,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.files import write_text
+from harness.files import records, write_text
 from harness.metrics.memory_map import KINDS
 from harness.report.columns import definitions, one_line
-from harness.report.comparison import records
 from harness.report.style import COLUMNS
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 from matplotlib.colors import to_rgb
 from plotly.subplots import make_subplots
 
+from harness.files import records
 from harness.metrics.spread import LEAST
-from harness.report.comparison import records
 from harness.report.looks import LINES, Look, row_looks, system_looks
 from harness.report.page.bound import CAUSES, bound_over_time
 from harness.report.paper import FIG_2, fig_2_applies

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from harness.files import records
 from harness.metrics.memory_map import FILE
-from harness.report.comparison import records
 
 PHASES = {
     "waiting": "arrived, waits for a place",

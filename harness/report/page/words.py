@@ -9,11 +9,11 @@ import pandas as pd
 
 from harness.console.listing import first_sentence
 from harness.errors import HarnessError
+from harness.files import records
+from harness.folders.plan import read_plan, summary_of
 from harness.installation import EXPERIMENTS
-from harness.report.comparison import records
 from harness.report.repeats import UNTOLD
 from harness.report.sweep import Sweep
-from harness.sweeps.plan import read_plan, summary_of
 
 ASKED = "What does it cost the server?"
 

@@ -1,4 +1,4 @@
-"""What a latency model is: the work of a step in, nanoseconds out."""
+"""The contract of a latency model: a batch in, nanoseconds out."""
 
 from __future__ import annotations
 
@@ -7,58 +7,58 @@ from typing import Protocol
 
 import numpy as np
 
-from schedulers.request import Batch, Work
+from schedulers.request import Batch, BatchStats
 
-FEW = 48  # steps; for fewer a loop is faster than arrays
+FEW = 48  # steps; up to so many, a loop is faster than arrays
 
 
 class Latency(Protocol):
-    """All that a latency model must have. `LatencyModel` is a base for most.
+    """What a latency model must have. `LatencyModel` is a base class for most.
 
-    Two methods more may be there:
+    Two more methods are optional:
 
-    `estimate(batch) -> int`: how long a step of `batch` would take, in ns, as far as that can be told before, for
-    schedulers. It may be asked any number of times and changes nothing.
+    `estimate(batch) -> int`: a prediction, in ns, of how long a step of `batch` would take, for schedulers. It may be
+    called any number of times and changes nothing.
 
-    `further_ns(batch, steps) -> list[int]`: how long each of so many steps takes in which every sequence of `batch`
-    goes on to decode, in ns and to the last digit as `step_ns` would say it, for simulations that take steps together.
-    It is asked only if no class below the one that defines it replaces anything of that class (see
-    `schedulers.quiet.vouched`): whoever changes a model and says nothing of jumps has every step timed by itself.
+    `further_ns(batch, steps) -> list[int]`: durations, in ns, of the next `steps` steps if every sequence of `batch`
+    decodes, exactly as `step_ns` would return them. With it, a simulation takes many steps at once. It is not called if
+    a subclass of the class that defines it overrides anything else of that class (see `schedulers.quiet.vouched`): then
+    every step is timed by itself.
     """
 
     def step_ns(self, batch: Batch) -> int:
-        """How long the step takes, in nanoseconds. Asked once for each step, in their order."""
+        """The duration of the step in nanoseconds. Called once for each step, in order."""
 
 
 class LatencyModel(ABC):
-    """A model whose step time is a line in the context of its decodes.
+    """A model whose step time is linear in the context of the decodes.
 
-    One step and many decode steps are the same expression of the same whole numbers (float64, rounded half to even). So
-    a model whose line says the same of the same work can have steps taken together:
+    Single steps and many decode steps evaluate the same expression of the same integers (float64, rounded half to
+    even). So a model whose `line` depends on its argument alone can let steps be taken together:
 
         def further_ns(self, batch, steps):
             return self.along_line(batch, steps)
     """
 
     @abstractmethod
-    def line(self, work: Work) -> tuple[float, float]:
-        """(ns without decode context, ns per token of decode context) of the step; must not look at the context."""
+    def line(self, stats: BatchStats) -> tuple[float, float]:
+        """(ns without decode context, ns per token of decode context) of a step; must not depend on the context."""
 
     def step_ns(self, batch: Batch) -> int:
-        """How long the step takes, in nanoseconds."""
+        """The duration of the step in nanoseconds."""
         return self.estimate(batch)
 
     def estimate(self, batch: Batch) -> int:
-        """How long a step would take, in nanoseconds."""
-        work = batch.work
-        base, slope = self.line(work)
-        return round(base + slope * work.context)
+        """The predicted duration of a step in nanoseconds."""
+        stats = batch.stats
+        base, slope = self.line(stats)
+        return round(base + slope * stats.context)
 
     def along_line(self, batch: Batch, steps: int) -> list[int]:
-        """``[steps]``: how long each further step takes if every sequence of `batch` goes on to decode."""
-        work = batch.work.after(1)
-        base, slope = self.line(work)
-        context, more = work.context, work.decodes
+        """``[steps]``: durations of the next steps, in ns, if every sequence of `batch` decodes."""
+        stats = batch.stats.after(1)
+        base, slope = self.line(stats)
+        context, more = stats.context, stats.decodes
         if not slope:
             return [round(base)] * steps
         if steps <= FEW:

@@ -13,12 +13,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import HarnessError
 from harness.files import parse_yaml
+from harness.layout.weights import Weights
 from harness.naming.names import model_name
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.latency.roofline import Roofline
 from harness.runner.latency.table import TableLatency
 from harness.runner.latency.table_files import read_meta
-from harness.runner.latency.weights import Weights
 
 if TYPE_CHECKING:
     from harness.runner.simulated_device import SimulatedDevice

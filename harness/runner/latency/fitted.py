@@ -12,7 +12,7 @@ import pandas as pd
 
 from harness.errors import HarnessError
 from harness.runner.latency.base import LatencyModel
-from schedulers.request import Batch, Work
+from schedulers.request import Batch, BatchStats
 
 KNOTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 LINE = (0, 1)  # knots of a base that is one straight line
@@ -134,12 +134,12 @@ class FittedLatency(LatencyModel):
             at += 1
         return self._levels[at] + self._slopes[at] * (lanes - knots[at]) + self.live_ns * (lanes - idle)
 
-    def line(self, work: Work) -> tuple[float, float]:
+    def line(self, stats: BatchStats) -> tuple[float, float]:
         """Schedule and complete included."""
         context, prompt_step, prompt, pair = self.coefficients[-len(REST) :]
-        base = self.base(work.lanes + work.prompts, work.idle)
-        if work.prompts:
-            base += prompt_step + context * work.prompt_context + prompt * work.prompt_tokens + pair * work.pairs
+        base = self.base(stats.lanes + stats.prompts, stats.idle)
+        if stats.prompts:
+            base += prompt_step + context * stats.prompt_context + prompt * stats.prompt_tokens + pair * stats.pairs
         return base, context
 
     def further_ns(self, batch: Batch, steps: int) -> list[int]:

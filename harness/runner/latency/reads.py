@@ -9,7 +9,7 @@ import numpy as np
 from allocators.layout import Kept, KVLayout
 from allocators.ledger import behind
 from harness.layout.layers import Text
-from harness.runner.latency.mixers import pair_flops
+from harness.layout.mixers import pair_flops
 
 
 class Reads(NamedTuple):

@@ -10,11 +10,11 @@ import numpy as np
 from allocators.layout import KVLayout
 from harness.errors import HarnessError
 from harness.layout import layout_of
+from harness.layout.weights import Weights, weights_of
 from harness.runner.latency.base import LatencyModel
 from harness.runner.latency.hardware import Hardware, load_hardware
 from harness.runner.latency.reads import reads_of, seen_of
-from harness.runner.latency.weights import Weights, weights_of
-from schedulers.request import Batch, Work
+from schedulers.request import Batch, BatchStats
 
 
 class Roofline(LatencyModel):
@@ -60,29 +60,29 @@ class Roofline(LatencyModel):
         self._bounded = [reads for reads in self._reads if reads.kept.reach]
         self._lines: dict[tuple[int, int], float] = {}
 
-    def line(self, work: Work) -> tuple[float, float]:
-        lanes = work.decodes + work.idle
-        base = self._linear_ns(lanes + work.prompt_tokens, lanes + work.prompts)
-        if work.prompts:
+    def line(self, stats: BatchStats) -> tuple[float, float]:
+        lanes = stats.decodes + stats.idle
+        base = self._linear_ns(lanes + stats.prompt_tokens, lanes + stats.prompts)
+        if stats.prompts:
             for reads in self._reads:
                 if not reads.kept.reach:
-                    flops = work.pairs * reads.prompt_flops
-                    base += self._longer(work.prompt_context * reads.token_bytes, flops)
+                    flops = stats.pairs * reads.prompt_flops
+                    base += self._longer(stats.prompt_context * reads.token_bytes, flops)
         return base, self.context_ns
 
     def estimate(self, batch: Batch) -> int:
         if not self._bounded:
             return super().estimate(batch)
-        base, slope = self.line(batch.work)
-        return round(base + slope * batch.work.context + self._within(batch))
+        base, slope = self.line(batch.stats)
+        return round(base + slope * batch.stats.context + self._within(batch))
 
     def further_ns(self, batch: Batch, steps: int) -> list[int]:
         if not self._bounded:
             return self.along_line(batch, steps)
-        work = batch.work.after(1)
-        base, slope = self.line(work)
+        stats = batch.stats.after(1)
+        base, slope = self.line(stats)
         stored = np.array([seq.stored for seq in batch.seqs])[None] + 1 + np.arange(steps)[:, None]
-        ns = base + slope * (work.context + work.decodes * np.arange(steps))
+        ns = base + slope * (stats.context + stats.decodes * np.arange(steps))
         for reads in self._bounded:
             seen = seen_of(reads.kept, stored).sum(axis=1)
             ns = ns + seen * self._longer(reads.token_bytes, reads.pair_flops)
@@ -161,11 +161,13 @@ class Anchored(LatencyModel):
         if self.lane_ns < 0:
             raise HarnessError(f"lane_ms={lane_ms:g} is less than it takes to read context={context} tokens")
 
-    def line(self, work: Work) -> tuple[float, float]:
-        base = self.base_ns + self.lane_ns * (work.lanes + work.prompts)
-        if work.prompts:
-            without = work._replace(prompts=0, prompt_tokens=0, prompt_context=0, pairs=0, decodes=max(work.decodes, 1))
-            base += self.roofline.line(work)[0] - self.roofline.line(without)[0]
+    def line(self, stats: BatchStats) -> tuple[float, float]:
+        base = self.base_ns + self.lane_ns * (stats.lanes + stats.prompts)
+        if stats.prompts:
+            without = stats._replace(
+                prompts=0, prompt_tokens=0, prompt_context=0, pairs=0, decodes=max(stats.decodes, 1)
+            )
+            base += self.roofline.line(stats)[0] - self.roofline.line(without)[0]
         return base, self.token_ns
 
     def further_ns(self, batch: Batch, steps: int) -> list[int]:

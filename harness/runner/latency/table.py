@@ -14,7 +14,7 @@ from harness.runner.latency.experts import Experts
 from harness.runner.latency.grid import Node, grid, interpolate
 from harness.runner.latency.skew import Skew, Spread, load_skew, skew_enabled
 from harness.runner.latency.table_files import read_meta, read_table
-from schedulers.request import Batch, Work
+from schedulers.request import Batch, BatchStats
 
 ONCE = ("embedding", "final_layernorm")  # by tokens, once a step
 PER_LAYER = {  # by tokens, so many times a layer
@@ -96,7 +96,7 @@ class TableLatency:
 
     def step_ns(self, batch: Batch) -> int:
         """How long the step takes, in nanoseconds."""
-        return self._ns(batch.work, self.spread(batch))
+        return self._ns(batch.stats, self.spread(batch))
 
     def estimate(self, batch: Batch) -> int:
         """The same: it is known before."""
@@ -105,26 +105,26 @@ class TableLatency:
     def further_ns(self, batch: Batch, steps: int) -> list[int]:
         """``[steps]``: how long each further step takes if every sequence of `batch` goes on to decode."""
         spread = self._spread([seq.stored for seq in batch.seqs])
-        work, times = batch.work.after(1), []
+        stats, times = batch.stats.after(1), []
         for _ in range(steps):
-            times.append(self._ns(work, spread))
-            work = work.after(1)
+            times.append(self._ns(stats, spread))
+            stats = stats.after(1)
             if spread:
                 spread = Spread(spread.longest + 1, spread.shortest + 1, spread.total + spread.lanes, spread.lanes)
         return times
 
-    def _ns(self, work: Work, spread: Spread | None) -> int:
-        attention = self.layers * self.attention_us(work, spread)
-        return round((self.linear_us(work) + attention + self.overhead_us) * 1e3)
+    def _ns(self, stats: BatchStats, spread: Spread | None) -> int:
+        attention = self.layers * self.attention_us(stats, spread)
+        return round((self.linear_us(stats) + attention + self.overhead_us) * 1e3)
 
     @property
     def kernels(self) -> set[str]:
         """The kernels that are in the tables, attention apart."""
         return {*self._dense, *self._per_sequence}
 
-    def linear_us(self, work: Work) -> float:
+    def linear_us(self, stats: BatchStats) -> float:
         """All kernels but attention: by tokens and by sequences."""
-        key = work.lanes + work.prompt_tokens, work.lanes + work.prompts
+        key = stats.lanes + stats.prompt_tokens, stats.lanes + stats.prompts
         if key not in self._remembered:
             tokens, sequences = key
             once = sum(interpolate(self._dense[name], tokens) for name in ONCE) + self.sequences_us(sequences)
@@ -147,11 +147,11 @@ class TableLatency:
             self._layer[tokens] = layer + (self.experts(tokens) if self.experts else 0.0)
         return self._layer[tokens]
 
-    def attention_us(self, work: Work, spread: Spread | None = None) -> float:
+    def attention_us(self, stats: BatchStats, spread: Spread | None = None) -> float:
         """Attention of one layer."""
-        chunk, lanes = work.prompt_tokens, work.lanes
-        history = max(work.pairs / chunk - chunk / 2, 0.0) if chunk else 0.0
-        mean = (work.context - lanes) / lanes if lanes else 0.0
+        chunk, lanes = stats.prompt_tokens, stats.lanes
+        history = max(stats.pairs / chunk - chunk / 2, 0.0) if chunk else 0.0
+        mean = (stats.context - lanes) / lanes if lanes else 0.0
         kind = chunk > 0, lanes > 0
         if kind not in self._attention:
             raise HarnessError(f"the attention table has no step of {KINDS[kind]}")

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import torch
 from kvlab_kernels.dispatch import backend_for
-from kvlab_kernels.scores import Scores
+from kvlab_kernels.variant import AttentionVariant
 
 from harness.errors import HarnessError
+from harness.runner import logits_check
 from harness.runner import probe as probe_module
-from harness.runner import verdict as verdict_module
 from harness.runner.cache import PackedCache
 from harness.runner.families import REFUSED, SERVED, families
+from harness.runner.logits_check import compare_logits
 from harness.runner.model import build_model, read_config
 from harness.runner.refusals import longest_served, refuse_lengths
-from harness.runner.verdict import judge
 
 BY_DEFAULT = {"opt": "numba", "nemotron": "torch", "gemma2": "torch", "gemma3n": "torch", "gpt_oss": "numba",
               "llama4": "numba", "bloom": "torch", "deepseek_v2": "numba", "lfm2": "numba",
@@ -42,8 +42,8 @@ def built(config: dict[str, Any], std: float = 0.12) -> Any:
     return model
 
 
-def compared(config: dict[str, Any], kernels: str = "torch") -> verdict_module.Verdict:
-    return judge(built(config), backend_for("cpu", torch.float32, kernels))
+def compared(config: dict[str, Any], kernels: str = "torch") -> logits_check.LogitsCheck:
+    return compare_logits(built(config), backend_for("cpu", torch.float32, kernels))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def without(**changes: Any) -> Any:
     def lacking(model: Any) -> Any:
         found = probe_module.probe(model)
         for i, call in enumerate(found.calls.all):
-            found.calls.all[i] = call._replace(scores=call.scores._replace(**changes))
+            found.calls.all[i] = call._replace(variant=call.variant._replace(**changes))
         return found
 
     return lacking
@@ -87,7 +87,7 @@ def without(**changes: Any) -> Any:
     ],
 )
 def test_what_attention_leaves_out_shows(name: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict_module, "probe", without(**changes))
+    monkeypatch.setattr(logits_check, "probe", without(**changes))
     verdict = compared(families()[name])
     assert not verdict.equal
     assert verdict.difference > 1e-2
@@ -100,14 +100,14 @@ def test_a_row_that_says_nothing_of_positions_shows(monkeypatch: pytest.MonkeyPa
 
 def test_windows_are_put_back_after_a_check() -> None:
     model = built(families()["mistral"] | {"sliding_window": 50})
-    judge(model, backend_for("cpu", torch.float32, "torch"))
+    compare_logits(model, backend_for("cpu", torch.float32, "torch"))
     assert model.config.sliding_window == 50
-    assert probe_module.probe(model).calls.all[0].scores == Scores(window=50)
+    assert probe_module.probe(model).calls.all[0].variant == AttentionVariant(window=50)
 
 
 def test_a_large_window_is_left_behind_in_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it the few tokens of a check would never leave a window of 4,096."""
-    monkeypatch.setattr(verdict_module, "probe", without(window=0))
+    monkeypatch.setattr(logits_check, "probe", without(window=0))
     assert not compared(families()["mistral"] | {"sliding_window": 4096}).equal
 
 
@@ -119,7 +119,7 @@ def test_a_rope_that_looks_at_the_row_is_checked_as_far_as_it_is_served(kind: st
     rope |= factors if kind == "longrope" else {}
     model = built(families()["llama"] | {"rope_parameters": rope, "max_position_embeddings": positions})
     assert longest_served(model) == 12
-    assert judge(model, backend_for("cpu", torch.float32, "torch")).equal
+    assert compare_logits(model, backend_for("cpu", torch.float32, "torch")).equal
     with pytest.raises(HarnessError, match=f"rope_type {kind} depends on|has 12 positions"):
         refuse_lengths(model, 13)
 
@@ -127,14 +127,14 @@ def test_a_rope_that_looks_at_the_row_is_checked_as_far_as_it_is_served(kind: st
 def test_sixteen_bits_are_compared_by_what_they_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     model = built(families()["gemma3"]).to(torch.bfloat16)
     backend = backend_for("cpu", torch.bfloat16)
-    assert 1e-4 < judge(model, backend).difference < verdict_module.HALF
-    monkeypatch.setattr(verdict_module, "probe", without(window=0))
-    assert not judge(model, backend).equal
+    assert 1e-4 < compare_logits(model, backend).difference < logits_check.HALF
+    monkeypatch.setattr(logits_check, "probe", without(window=0))
+    assert not compare_logits(model, backend).equal
 
 
 def test_a_model_that_differs_from_itself_is_measured_against_that() -> None:
     deep = families()["llama"] | {"num_hidden_layers": 24}
-    verdict = judge(built(deep, std=0.5), backend_for("cpu", torch.float32, "torch"))
+    verdict = compare_logits(built(deep, std=0.5), backend_for("cpu", torch.float32, "torch"))
     assert verdict.equal
     assert verdict.noise is not None
     assert verdict.tolerance > 1e-5

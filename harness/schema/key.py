@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from harness.config.kinds import Kind
+from harness.schema.kinds import Kind
 
 Values = Mapping[str, Any]  # the whole configuration as plain, nested values
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.config.key import Key, When, at, having, where, without
-from harness.config.kinds import Choice, Number, Spec, Switch, Table, Text, Whole
+from harness.schema.key import Key, When, at, having, where, without
+from harness.schema.kinds import Choice, Number, Spec, Switch, Table, Text, Whole
 
 MOST = 100_000_000  # requests: more are a slip of the finger
 TOKENS = Whole(1, 2**31 - 1)

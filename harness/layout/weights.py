@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.layout.layers import Kinds, Text, layers_of
-from harness.runner.latency.mixers import attention_weights, state_weights
+from harness.layout.mixers import attention_weights, state_weights
 
 # Their output matrix is the embedding, unless the config says otherwise ...
 TIED = {"opt", "gpt2", "bloom", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n_text", "cohere",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness import devices
-from harness.config.engine_log import FromLog
-from harness.config.key import Key, When, at, where, without
-from harness.config.kinds import Choice, Either, Many, Named, Number, Switch, Table, Text, Whole
-from harness.exports import EXPORTS, TABLES
+from harness.schema.engine_log import FromLog
+from harness.schema.key import Key, When, at, where, without
+from harness.schema.kinds import Choice, Either, Many, Named, Number, Switch, Table, Text, Whole
 
+EXPORTS = {"trace": "trace.json", "benchmark": "benchmark.json"}  # a module of harness.exports → what it writes
+TABLES = ("csv", "parquet")  # the first is what reports read
 SEED = Whole(0, 2**64 - 1)
 MOST_SLOTS = 2**31 - 1  # a slot's number is one of 32 bits in every table
 RUNNER = Path(__file__).parents[2] / "runner"

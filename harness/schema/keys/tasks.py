@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from harness.config.key import Key, without
-from harness.config.keys.run import PUBLISHED, RULES, stems
-from harness.config.kinds import Choice, Either, Many, Named, Number, Switch, Table, Text, Whole
+from harness.schema.key import Key, without
+from harness.schema.keys.run import PUBLISHED, RULES, stems
+from harness.schema.kinds import Choice, Either, Many, Named, Number, Switch, Table, Text, Whole
 
 COUNT = Whole(1, 2**31 - 1)
 SIZES = Many(COUNT, some=True)

@@ -1,9 +1,9 @@
-"""Does where the KV cache lies change what the model says, on this device? Several placements answer the same requests.
+"""Does the placement of the KV cache change the model's outputs on this device? Many placements serve equal requests.
 
-Prompts are cut into pieces, answers are samples, beams and single ones, and the pools are so small that sequences are
-swapped out, recomputed, moved and evicted. In float32 nothing of that may change a token, but for close calls: the
-order of a sum depends on the batch, so a draw between two tokens may fall on the other one, and then the rest of that
-answer differs. A wrong slot would change most answers.
+Prompts are computed in chunks, outputs are samples, beams and single ones, and the pools are so small that sequences
+are swapped out, recomputed, moved and evicted. In float32 none of this may change a token, except for close calls: the
+order of a sum depends on the batch, so a near tie between two tokens may be decided the other way, and the rest of that
+output then differs. A wrong slot would change most outputs.
 """
 
 from __future__ import annotations
@@ -40,52 +40,52 @@ SYSTEMS = {
     "extents, compaction": ("kv_slots=1024", "system=first_fit_compacting+exact"),
     "buddy": ("kv_slots=1024", "system=buddy+exact"),
 }  # fmt: skip
-ASKED = {
+REQUESTS = {
     "single": (),
     "samples": ("workload.n=3",),
     "beams": ("workload.n=3", "workload.use_beam_search=true"),
 }
-LEAST = 80.0  # % of the answers that must be equal
+MIN_EQUAL_PCT = 80.0  # of the outputs
 
 
-def check_answers(experiments: Path, requests: int, kind: str) -> pd.DataFrame:
-    """One row for each system and kind of request: how many answers are those of the first system.
+def check_same_outputs(experiments: Path, requests: int, kind: str) -> pd.DataFrame:
+    """One row for each system and kind of request: how many outputs equal those of the first system.
 
     Args:
         experiments: the folder of configurations.
-        requests: how many, of each kind.
+        requests: number of requests of each kind.
         kind: `device.kind`.
 
     Raises:
-        HarnessError: too many answers differ.
+        HarnessError: too many outputs differ.
     """
     rows = []
-    for asked, more in ASKED.items():
+    for asked, more in REQUESTS.items():
         first: dict[int, list[list[int]]] = {}
         for system, settings in SYSTEMS.items():
             overrides = [*COMMON, *settings, *more, f"workload.num_requests={requests}", f"device.kind={kind}"]
             with initialize_config_dir(str(experiments), version_base="1.3"):
-                said, preemptions = _answers(compose("config", overrides=overrides))
-            first = first or said
-            pairs = [(a, b) for i in first for a, b in zip(first[i], said.get(i, []), strict=False)]
+                outputs, preemptions = _outputs(compose("config", overrides=overrides))
+            first = first or outputs
+            pairs = [(a, b) for i in first for a, b in zip(first[i], outputs.get(i, []), strict=False)]
             equal = sum(a == b for a, b in pairs)
             wanted = sum(map(len, first.values()))
             rows.append({"asked": asked, "system": system, "answers": wanted, "equal": equal,
                          "equal_pct": 100 * equal / wanted, "preemptions": preemptions})  # fmt: skip
     table = pd.DataFrame(rows)
-    wrong = table[table["equal_pct"] < LEAST]
+    wrong = table[table["equal_pct"] < MIN_EQUAL_PCT]
     if len(wrong):
         raise HarnessError(f"answers depend on the placement:\n{wrong.to_string(index=False)}")
     return table
 
 
-def _answers(cfg: Any) -> tuple[dict[int, list[list[int]]], int]:
-    """By request, its answers in a fixed order; and how often sequences were preempted."""
+def _outputs(cfg: Any) -> tuple[dict[int, list[list[int]]], int]:
+    """Each request's outputs, sorted, and the number of preemptions."""
     settings: Any = OmegaConf.to_container(cfg.workload, resolve=True)
     workload = build_workload(settings, cfg.max_model_len, cfg.seed)
     device = open_device(cfg)
     scheduler, recorder = build_scheduler(cfg, device.capacity, layout=device.layout), Recorder()
     engine = Engine(scheduler, device.runner(scheduler.allocator), recorder)
     replay(Source(workload), [engine], CLOCKS["measured"]())
-    said = {i: sorted(list(each.outputs) for each in seq.members) for i, seq in sorted(recorder.sequences.items())}
-    return said, sum(seq.preemptions for seq in recorder.sequences.values())
+    outputs = {i: sorted(list(each.outputs) for each in seq.members) for i, seq in sorted(recorder.sequences.items())}
+    return outputs, sum(seq.preemptions for seq in recorder.sequences.values())

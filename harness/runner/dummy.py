@@ -1,4 +1,4 @@
-"""Steps and pools that no scheduler made: to warm up, to measure, to compare."""
+"""Dummy steps and pools, made without a scheduler: for warm-up, for measurements, for comparisons."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from allocators.base import Allocator
 from harness.runner.packing import Packed
 
 
-def decode_of(lanes: int, length: int) -> Packed:
-    """A made-up step of `lanes` decodes that all look at row 0 and write to slot 0."""
+def dummy_decode(lanes: int, length: int) -> Packed:
+    """A dummy step of `lanes` decodes that all read row 0 and write to slot 0."""
     none, ids, slots = np.zeros(1, np.int32), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
     lengths = np.full(lanes, length, np.int32)
     return Packed(ids, ids + length - 1, slots, lengths * 0, lengths, none, lanes, np.arange(lanes), [])
 
 
-def prefill_of(prompts: list[int]) -> Packed:
-    """A made-up step of prompts that all lie in row 0."""
+def dummy_prefill(prompts: list[int]) -> Packed:
+    """A dummy step of prompts that all lie in row 0."""
     where = np.concatenate([np.arange(n) for n in prompts])
     starts = np.cumsum([0, *prompts]).astype(np.int32)
     lengths = np.array(prompts, np.int32)
@@ -29,8 +29,8 @@ def prefill_of(prompts: list[int]) -> Packed:
 
 
 @contextmanager
-def at_the_first_slot(allocator: Allocator) -> Iterator[None]:
-    """Within it row 0 of the tables leads to the first slot, where made-up steps look; nobody has a row yet."""
+def row_0_at_slot_0(allocator: Allocator) -> Iterator[None]:
+    """A context in which row 0 of the tables points to slot 0, where dummy steps read; no sequence has a row yet."""
     before = [table[0].copy() for table in allocator.group_tables]
     for table in allocator.group_tables:
         table[0] = 0
@@ -41,8 +41,8 @@ def at_the_first_slot(allocator: Allocator) -> Iterator[None]:
             table[0] = row
 
 
-class MadeUp(Allocator):
-    """Tables that are given, and nothing else of an allocator: what made-up steps lie in.
+class DummyAllocator(Allocator):
+    """An allocator that has given tables and places nothing: dummy steps use it.
 
     Args:
         tables: ``[rows, width]`` int32.
@@ -55,12 +55,12 @@ class MadeUp(Allocator):
         self.tables = tables
 
     @classmethod
-    def extent(cls, capacity: int) -> MadeUp:
+    def extent(cls, capacity: int) -> DummyAllocator:
         """One extent from slot 0 in row 0."""
         return cls(capacity, np.zeros((64, 1), np.int32))
 
     @classmethod
-    def strewn(cls, rows: int, tokens: int, block_size: int, seed: int = 1) -> MadeUp:
+    def scattered(cls, rows: int, tokens: int, block_size: int, seed: int = 1) -> DummyAllocator:
         """Room for `tokens` in each of `rows`, in blocks at random places."""
         width = -(-tokens // block_size)
         order = np.random.default_rng(seed).permutation(rows * width).astype(np.int32)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness.naming.lookup import near
+from harness.lookup import near
 
 WORDS = {word: on for on, words in ((True, "true yes on y"), (False, "false no off n")) for word in words.split()}
 

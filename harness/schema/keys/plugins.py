@@ -1,6 +1,6 @@
 """The keys of the allocators and schedulers that come with the program.
 
-A class of one's own has the arguments of its constructor as its keys (`harness.config.plugins`); nothing here holds for
+A class of one's own has the arguments of its constructor as its keys (`harness.schema.plugins`); nothing here holds for
 it. What only a constructor can judge, such as a power of two or a share of its pool, is left to it.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.config.key import Key, When, at, where, without
-from harness.config.keys.run import SEED, SIMULATED
-from harness.config.kinds import Choice, Either, Number, Object, Spec, Switch, Table, Text, Whole
+from harness.schema.key import Key, When, at, where, without
+from harness.schema.keys.run import SEED, SIMULATED
+from harness.schema.kinds import Choice, Either, Number, Object, Spec, Switch, Table, Text, Whole
 
 # Where the classes of a group lie that come with the program.
 HOME = {"allocator": "allocators.", "reservation": "schedulers.", "scheduler": "schedulers."}

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import harness.report
-from harness.job.patience import ImpatientError, patience
+from harness.job.watchdog import PluginTimeoutError, watchdog
 from schedulers.continuous import Continuous
 
 from .command import FAST, command
@@ -39,7 +39,7 @@ def error_of(folder: Path) -> str:
 
 def test_a_plug_in_that_loops_is_named_and_the_sweep_goes_on(tmp_path):
     done = command(tmp_path, *IMPATIENT, "allocator._target_=tests.deadly.Hangs,allocators.paged.Paged",
-                   "scheduler._target_=schedulers.continuous.Continuous,tests.test_patience.Circles",
+                   "scheduler._target_=schedulers.continuous.Continuous,tests.test_watchdog.Circles",
                    "hydra.sweep.dir=sweep")  # fmt: skip
     assert done.code == 1
     table = pd.read_csv(tmp_path / "sweep" / "comparison.csv")
@@ -61,13 +61,13 @@ def test_in_another_process_too(tmp_path):
 
 
 def test_what_is_no_call_of_a_plug_in_may_take_as_long_as_it_likes():
-    with patience(0.04):
+    with watchdog(0.04):
         time.sleep(0.3)
 
 
 def test_many_short_calls_are_no_long_one():
     pool = Hangs(16, 16)
-    with patience(0.04):
+    with watchdog(0.04):
         until = time.monotonic() + 0.3
         while time.monotonic() < until:
             pool.memory(None)
@@ -81,15 +81,15 @@ def test_it_is_raised_again_where_a_plug_in_swallows_it():
             while len(swallowed) < 3:
                 try:
                     super().place(holder, tokens)
-                except ImpatientError as error:
+                except PluginTimeoutError as error:
                     swallowed.append(str(error))
 
-    with patience(0.04):
+    with watchdog(0.04):
         Stubborn(16, 16).place(None, 1)
     assert len(swallowed) == 3
     assert all("Stubborn.place → Hangs.place" in said for said in swallowed)
 
 
 def test_null_waits_for_ever():
-    with patience(None):
+    with watchdog(None):
         time.sleep(0.01)

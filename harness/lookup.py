@@ -12,8 +12,8 @@ from hydra.utils import get_object
 from harness.errors import HarnessError
 
 # Modules that a configuration may name and that lay elsewhere in version 0.1.
-MOVED = {f"harness.{name}": f"harness.tasks.{name}"
-         for name in ("answers_check", "calibrate", "capacity", "claims", "paging_overhead")}  # fmt: skip
+MOVED = {f"harness.{name}": f"harness.tasks.{name}" for name in ("calibrate", "capacity", "claims", "paging_overhead")}
+MOVED["harness.answers_check"] = "harness.tasks.same_outputs"
 
 
 def locate(target: str, key: str) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from harness.config.kinds import Choice, Either, Kind, Number, Switch, Text, Whole
+from harness.schema.kinds import Choice, Either, Kind, Number, Switch, Text, Whole
 
 GIVEN = ("self", "capacity", "max_model_len", "allocator", "reservation")  # by the program
 OURS = ("allocators", "schedulers")

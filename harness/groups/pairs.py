@@ -15,13 +15,13 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from harness.config.keys.plugins import HOME
 from harness.errors import HarnessError
+from harness.groups import options
 from harness.installation import EXPERIMENTS
-from harness.naming.groups import options
-from harness.naming.lookup import near
+from harness.lookup import near
 
 Names = list[str]
+PARTS = ("allocator", "reservation", "scheduler")
 MOVED = {  # systems of version 0.1 that were no more than their parts
     "best_fit_exact": "best_fit+exact",
     "buddy_exact": "buddy+exact",
@@ -48,11 +48,11 @@ def parts(system: str) -> dict[str, str]:
     Raises:
         HarnessError: a part is no option, or two are of one group.
     """
-    known = {name: group for folder in _folders() for group in HOME for name in options(folder / group)}
+    known = {name: group for folder in _folders() for group in PARTS for name in options(folder / group)}
     found: dict[str, str] = {}
     for name in system.split("+"):
         if name not in known:
-            hint = near(name, known) or f"its parts are names of an {', a '.join(HOME)}"
+            hint = near(name, known) or f"its parts are names of an {', a '.join(PARTS)}"
             raise HarnessError(f"system={system}: there is no {name!r}; {hint}")
         if other := found.get(known[name]):
             raise HarnessError(f"system={system}: {other} and {name} are both names of one group, {known[name]}")

@@ -1,4 +1,4 @@
-"""What of a context a query sees, and what is done to its scores: the one description that every kernel takes."""
+"""Which positions a query sees, and how its scores are modified: one description for all kernels."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 import torch
 
 
-class Scores(NamedTuple):
-    """Beyond ``softmax(scale * q·k)`` over all positions up to the query's own.
+class AttentionVariant(NamedTuple):
+    """How attention differs from ``softmax(scale * q·k)`` over all positions up to the query's own.
 
     Attributes:
-        window: a query at position p sees positions ``p - window + 1 … p`` alone (W keys, itself among them); 0 = all.
-        chunk: it sees those of its own chunk alone, of equal ``p // chunk``; 0 = all.
-        softcap: scores become ``softcap * tanh(score / softcap)``; 0 = as they are.
-        sinks: ``[Hq]``, a further score of each head that takes part in the softmax and brings no value; None = none.
+        window: a query at position p sees only positions ``p - window + 1 … p``; 0 = all.
+        chunk: a query sees only positions with an equal ``p // chunk``; 0 = all.
+        softcap: scores become ``softcap * tanh(score / softcap)``; 0 = unchanged.
+        sinks: ``[Hq]``, an extra logit of each head that takes part in the softmax without a value; None = none.
     """
 
     window: int = 0
@@ -23,8 +23,8 @@ class Scores(NamedTuple):
     sinks: torch.Tensor | None = None
 
     @property
-    def are_plain(self) -> bool:
-        """Whether there is nothing beyond the softmax."""
+    def is_plain(self) -> bool:
+        """Whether attention is the plain softmax."""
         return not (self.window or self.chunk or self.softcap) and self.sinks is None
 
     @property
@@ -42,8 +42,8 @@ class Scores(NamedTuple):
         return first
 
     def first_of(self, position: int) -> int:
-        """The same of a single query."""
+        """`first_seen` of a single query."""
         return int(self.first_seen(torch.tensor(position))) if self.reach else 0
 
 
-PLAIN = Scores()
+PLAIN = AttentionVariant()

@@ -14,12 +14,12 @@ from kvlab_kernels.dispatch import Backend
 
 from harness.errors import HarnessError
 from harness.runner.families import TESTED_WITH, families
-from harness.runner.verdict import Verdict, judge
+from harness.runner.logits_check import LogitsCheck, compare_logits
 
 LARGEST = 4_000_000_000  # parameters; a check is some ten forward passes over at most 42 tokens
 
 
-def checked(model: Any, backend: Backend, wanted: bool | str) -> dict[str, Any]:
+def auto_check(model: Any, backend: Backend, wanted: bool | str) -> dict[str, Any]:
     """What `environment.json` says of the check of `model`, which is made if it has to be.
 
     Args:
@@ -43,7 +43,7 @@ def checked(model: Any, backend: Backend, wanted: bool | str) -> dict[str, Any]:
             return {"verdict": "not made", "reason": reason}
     elif not wanted:
         return {"verdict": "not made", "reason": "device.check=false"}
-    verdict = judge(model, backend)
+    verdict = compare_logits(model, backend)
     if not verdict.equal:
         raise HarnessError(
             f"model {model.config.model_type}: the runner says something else than the model by itself (logits differ "
@@ -82,7 +82,7 @@ def _known(model: Any, backend: Backend) -> dict[str, Any] | None:
     return _read().get(_key(model, backend))
 
 
-def _remember(model: Any, backend: Backend, verdict: Verdict) -> None:
+def _remember(model: Any, backend: Backend, verdict: LogitsCheck) -> None:
     """Where there is nowhere to write, it is checked again the next time."""
     found, place = _read() | {_key(model, backend): asdict(verdict)}, _place()
     try:

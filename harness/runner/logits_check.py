@@ -22,9 +22,9 @@ from transformers import DynamicCache
 
 from harness.errors import HarnessError
 from harness.runner.cache import forward_of
+from harness.runner.dummy import DummyAllocator
 from harness.runner.flat import as_it_is
 from harness.runner.kv_pool import KVPool
-from harness.runner.made_up import MadeUp
 from harness.runner.packing import Packed, slots_of
 from harness.runner.probe import Probed, probe
 from harness.runner.refusals import longest_served, refuse_kernels
@@ -48,7 +48,7 @@ NOISE, MOST_NOISE = 2.0, 1e-3  # more is allowed to a model that differs from it
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LogitsCheck:
     """What a check found, in units of the standard deviation of the logits.
 
     Attributes:
@@ -74,7 +74,7 @@ class Verdict:
         return f"{'equal' if self.equal else 'different'}: {self.difference:.1e} {compared} {self.tolerance:.1e}{own}"
 
 
-def judge(model: Any, backend: Backend, seed: int = 0) -> Verdict:
+def compare_logits(model: Any, backend: Backend, seed: int = 0) -> LogitsCheck:
     """Compare what our runner says with what `model` says unpatched, weights as they are.
 
     Sums in float32 depend on their order, and the more of them a model has the more. A model of some size differs from
@@ -113,11 +113,11 @@ def judge(model: Any, backend: Backend, seed: int = 0) -> Verdict:
             f"model {model.config.model_type}: computes attention by itself, in a way that a mask between sequences "
             f"does not tell apart (logits differ by {difference:.0e} of their standard deviation)"
         )
-    return Verdict(difference, tolerance, noise, time.perf_counter() - started)
+    return LogitsCheck(difference, tolerance, noise, time.perf_counter() - started)
 
 
 def _apart(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
-    """How far logits are apart, see `Verdict.difference`; infinite where one is NaN."""
+    """How far logits are apart, see `LogitsCheck.difference`; infinite where one is NaN."""
     spread = float(torch.cat(wanted).float().std())
     apart = torch.cat([said.float() - want.float() for said, want in zip(found, wanted, strict=True)]) / spread
     half = wanted[0].dtype.itemsize < 4
@@ -151,7 +151,7 @@ def _cut(model: Any, sequence: int, row: np.ndarray, singly: bool = False) -> to
 def _served(model: Any, probed: Probed, backend: Backend, rows: list[np.ndarray]) -> list[torch.Tensor]:
     """``[n, vocabulary]`` of each sequence: what our runner says, in the steps above."""
     weight = next(model.parameters())
-    place = MadeUp.strewn(4, max(LENGTHS), block_size=4)
+    place = DummyAllocator.scattered(4, max(LENGTHS), block_size=4)
     pool = KVPool(probed, place.capacity + 1, weight.dtype, weight.device)
     for buffer in pool.buffers:
         buffer.fill_(torch.nan)
@@ -166,7 +166,7 @@ def _served(model: Any, probed: Probed, backend: Backend, rows: list[np.ndarray]
     return [torch.stack([each[position] for position in sorted(each)]) for each in said]
 
 
-def _packed(parts: list[tuple[int, int, int, int]], rows: list[np.ndarray], place: MadeUp) -> Packed:
+def _packed(parts: list[tuple[int, int, int, int]], rows: list[np.ndarray], place: DummyAllocator) -> Packed:
     """A step as `harness.runner.packing.pack` makes it, with the logits of all tokens due."""
     counts = [last - first for _, _, first, last in parts]
     lanes = counts.count(1)

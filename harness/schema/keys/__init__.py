@@ -1,10 +1,10 @@
 """Every key of the configuration, by its dotted name."""
 
-from harness.config.key import Key
-from harness.config.keys.plugins import PLUGINS
-from harness.config.keys.run import DEVICE, MODEL, RUN, SERVER
-from harness.config.keys.tasks import TASKS
-from harness.config.keys.workload import WORKLOAD
+from harness.schema.key import Key
+from harness.schema.keys.plugins import PLUGINS
+from harness.schema.keys.run import DEVICE, MODEL, RUN, SERVER
+from harness.schema.keys.tasks import TASKS
+from harness.schema.keys.workload import WORKLOAD
 
 GROUPS = {
     "A run": RUN,

@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.files import write_text
-from harness.report import _console as own_console
-from harness.report.comparison import records
+from harness.console.screen import screen
+from harness.files import records, write_text
 from harness.report.drawing import Draw, draw_all
 from harness.report.style import frame, new_figure, plain_log
 from harness.validate.engine import Engine, Setting
@@ -87,7 +86,7 @@ def report(result: Validation, folder: Path, console: Console | None = None) -> 
     drawn = {path.stem for path in draw_all(folder / "figures", figures, result.notes)}
     text = markdown(result) + ("\n![](figures/over_time.png)\n" if "over_time" in drawn else "")
     write_text(folder / "REPORT.md", text)
-    console = console or own_console(120)
+    console = console or screen(120)
     for line in result.status:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     for title, headers, rows in (_figures(result), _variants(result), _settings(result)):

@@ -1,6 +1,6 @@
-"""A call of a plug-in that never comes back must not hold up a sweep: its job fails, with a line that says where it is.
+"""A plug-in call that never returns must not hold up a sweep: its job fails with a line that says where it hangs.
 
-The process looks at its own stack now and then (SIGALRM); nothing is added to a step. A loop in C is not interrupted.
+A timer signal (SIGALRM) inspects the process's own stack; steps get no extra work. A loop in C is not interrupted.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from schedulers.base import Scheduler
 from schedulers.orders import Order
 
 PLUG_INS = (Allocator, Scheduler, Order, Router, LatencyModel)
-LOOKS = 4  # in a row that must meet the same call
+CHECKS = 4  # in a row that must find the same call under way
 
 
-class ImpatientError(HarnessError):
+class PluginTimeoutError(HarnessError):
     """A call of a plug-in took longer than `patience_s`."""
 
 
 @contextmanager
-def patience(seconds: float | None) -> Iterator[None]:
-    """Raise `ImpatientError` out of a call of a plug-in that takes longer than this, and up to a quarter more.
+def watchdog(seconds: float | None) -> Iterator[None]:
+    """Raise `PluginTimeoutError` in a call of a plug-in that takes longer than `seconds` (up to a quarter longer).
 
-    Whatever else takes long (a model that is loaded, a wait for the next arrival) may. Nothing is looked at off the
-    main thread, or where there is no such signal.
+    Only plug-in calls are limited, not loading a model or waiting for an arrival. Off the main thread, and on systems
+    without SIGALRM, nothing is limited.
 
     Args:
-        seconds: None = for ever.
+        seconds: None = no limit.
     """
     main = threading.current_thread() is threading.main_thread()
     if seconds is None or not main or not hasattr(signal, "setitimer"):
         yield
         return
-    before = signal.signal(signal.SIGALRM, _Watch(seconds).look)
-    signal.setitimer(signal.ITIMER_REAL, seconds / LOOKS, seconds / LOOKS)
+    before = signal.signal(signal.SIGALRM, _Watch(seconds).check)
+    signal.setitimer(signal.ITIMER_REAL, seconds / CHECKS, seconds / CHECKS)
     try:
         yield
     finally:
@@ -51,28 +51,28 @@ def patience(seconds: float | None) -> Iterator[None]:
 
 
 class _Watch:
-    """Which call of a plug-in is under way, and for how many looks it has been."""
+    """The call of a plug-in that is under way, and how many checks in a row have found it."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._call: FrameType | None = None  # kept, or another one could take its place in memory
         self._seen = 0
 
-    def look(self, number: int, frame: FrameType | None) -> None:
+    def check(self, number: int, frame: FrameType | None) -> None:
         calls = _calls(frame)
         outermost = calls[-1] if calls else None
         self._seen = self._seen + 1 if outermost is self._call else 0
         self._call = outermost
-        if outermost and self._seen >= LOOKS:
+        if outermost and self._seen >= CHECKS:
             inner = calls[0]
             place = f"{Path(inner.f_code.co_filename).name}, line {inner.f_lineno}"
             way = " → ".join(dict.fromkeys(call.f_code.co_qualname for call in reversed(calls)))
-            raise ImpatientError(f"a call takes longer than patience_s={self._seconds:g}: {way} ({place}); if it does "
-                                 "not loop, set patience_s higher, or to null")  # fmt: skip
+            raise PluginTimeoutError(f"a call takes longer than patience_s={self._seconds:g}: {way} ({place}); if it "
+                                     "does not loop, set patience_s higher, or to null")  # fmt: skip
 
 
 def _calls(frame: FrameType | None) -> list[FrameType]:
-    """The calls of plug-ins that are under way, the innermost first."""
+    """The calls of plug-ins on the stack, the innermost first."""
     found = []
     while frame:
         code = frame.f_code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from harness.measured.effects import ALL, effects, wide
+from harness.measured.ablation import ALL, ablate, wide
 from tests.measured.made_up import CONFIG, rows, write_tables
 
 
@@ -16,7 +16,7 @@ def test_every_rule_has_a_line(tmp_path: Path) -> None:
     given = rows(20).iloc[::5]
     first = given.iloc[0]
     fitted = {(first["model_path"], first["system"], first["backend"])}
-    table = effects(given.assign(origin="inferencex"), tables, fitted, tmp_path / "models")
+    table = ablate(given.assign(origin="inferencex"), tables, fitted, tmp_path / "models")
     assert set(table["groups"]) == {"fitted", "test"}
     lines = wide(table).set_index("without")
     assert next(iter(lines.index)) == ALL

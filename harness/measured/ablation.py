@@ -1,6 +1,6 @@
-"""What each rule brings, one switched off at a time: `python -m harness.measured.effects`.
+"""What each rule brings, one switched off at a time: `python -m harness.measured.ablation`.
 
-    python -m harness.measured.effects ROWS TABLES SPLIT FILE [EVERY]
+    python -m harness.measured.ablation ROWS TABLES SPLIT FILE [EVERY]
 
 writes the median |error| of TPOT and TTFT (%) of the groups that SPLIT names, which constants were fitted to, and of
 all others, by engine, with all rules and without each, over those rows that are predicted either way. Constants stay as
@@ -26,16 +26,16 @@ from harness.operators.compose import Rules
 ALL = "nothing"
 
 
-def effects(rows: pd.DataFrame, tables: Path, fitted: set[tuple[str, str, str]], models: Path | None = None
+def ablate(rows: pd.DataFrame, tables: Path, fitted: set[tuple[str, str, str]], models: Path | None = None
             ) -> pd.DataFrame:  # fmt: skip
     """`without`, `groups` (fitted or test), `engine`, `rows`, and medians of |error| in %.
 
     Args:
         fitted: model, GPU and engine of the groups that constants were fitted to.
     """
-    told = {name: _errors(rows, Predictor(tables, models, rules=Rules.without([name] if name != ALL else [])))
+    errors = {name: _errors(rows, Predictor(tables, models, rules=Rules.without([name] if name != ALL else [])))
             for name in (ALL, *(one.name for one in fields(Rules)))}  # fmt: skip
-    both = pd.concat(told, names=["without", "row"]).reset_index()
+    both = pd.concat(errors, names=["without", "row"]).reset_index()
     predicted = both.groupby("row")["tpot_error_pct"].transform(lambda errors: errors.notna().all())
     both = both[predicted]
     keys = list(zip(both["model"], both["gpu"], both["engine"], strict=True))
@@ -51,9 +51,9 @@ def _median(errors: pd.Series) -> float:
 
 
 def _errors(rows: pd.DataFrame, predictor: Predictor) -> pd.DataFrame:
-    told = [predict_row(predictor, int(str(number)), {str(key): value for key, value in values.items()})
+    found = [predict_row(predictor, int(str(number)), {str(key): value for key, value in values.items()})
             for number, values in rows.iterrows()]  # fmt: skip
-    table = pd.DataFrame(told).set_index("row")[
+    table = pd.DataFrame(found).set_index("row")[
         ["model", "gpu", "engine", "origin", "tpot_error_pct", "ttft_error_pct"]
     ]
     return table.astype({"tpot_error_pct": float, "ttft_error_pct": float})
@@ -75,7 +75,7 @@ def main(rows: str, tables: str, split: str, file: str, every: str = "12") -> No
     """Write the table, and print a line a rule."""
     named = yaml.safe_load(Path(split).read_text(encoding="utf-8"))["fit"]
     fitted = {(group["model"], group["gpu"], group["engine"]) for group in named}
-    table = effects(read_rows(Path(rows)).iloc[:: int(every)], Path(tables), fitted)
+    table = ablate(read_rows(Path(rows)).iloc[:: int(every)], Path(tables), fitted)
     write_table(Path(file), table)
     print("\n".join(markdown(wide(table))))
 

@@ -1,0 +1,1 @@
+"""Every key of the configuration: what its values may be, in which unit, and when it has an effect."""
