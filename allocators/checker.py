@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from allocators.base import Allocator, Ask, Books, Growth, Hit, Holder, LayoutBooks, Move
-from allocators.recount import COLUMNS, Faulty, Recount, told
+from allocators.recount import COLUMNS, Faulty, Recount, column_values
 from allocators.shadow import Device
 
 
@@ -171,7 +171,7 @@ class Checked(Allocator):
         with _as_contract():
             naive = self.count.books({seq: self.family[seq] for seq in self.seqs}, self.allocator.shares)
             naive = self.count.in_units(naive, self.seqs)
-        for column, slots, said in zip(COLUMNS, naive, told(books), strict=True):
+        for column, slots, said in zip(COLUMNS, naive, column_values(books), strict=True):
             self._require(said == slots, f"the books say {said} slots are {column}; counted one by one: {slots}")
         cached = self.count.units(sum(length for _, length in self.allocator.cached_spans()))
         self._require(books.cached == cached, f"the books say {books.cached} slots are cached; there are {cached}")

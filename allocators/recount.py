@@ -165,6 +165,6 @@ class Recount:
         return counted
 
 
-def told(books: Any) -> list[int]:
-    """What the books say of `COLUMNS`."""
+def column_values(books: Any) -> list[int]:
+    """The values of `COLUMNS` in the books; 0 for those that they lack."""
     return [getattr(books, name) if name in books._fields else 0 for name in COLUMNS]

@@ -92,9 +92,9 @@ def _tables(folder: str) -> None:
 
 
 def _report(folder: str, *words: str) -> None:
-    from harness.sweeps.again import report_again
+    from harness.sweeps.resume import report_folder
 
-    if not report_again(Path(folder), *words):
+    if not report_folder(Path(folder), *words):
         sys.exit(1)
 
 
@@ -105,7 +105,7 @@ def _compare(*words: str) -> None:
 
 
 def _resume(folder: str, *more: str) -> None:
-    from harness.sweeps.again import resume_command
+    from harness.sweeps.resume import resume_command
 
     sys.argv[1:] = resume_command(Path(folder), more)
     _run()

@@ -8,7 +8,6 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf._utils import get_omega_conf_dumper
 
 from harness.errors import HarnessError
+from harness.lookup import closest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,12 +100,12 @@ def named(path: Path | None) -> Iterator[None]:
 
 
 def missing(path: str, what: str = "file") -> str:
-    """What to say of a path that is not there, with the entry of its folder that is called most like it; else ""."""
+    """The message for a path that does not exist, with the most similar entry of its folder; "" if it exists."""
     if os.path.exists(path):
         return ""
     folder, base = os.path.split(path)
     try:
-        close = get_close_matches(base, os.listdir(folder or "."), 1)
+        close = closest(base, os.listdir(folder or "."))
     except OSError:
         return f"there is no such {what}; there is no folder {folder} either"
     return f"there is no such {what}" + (f"; did you mean {os.path.join(folder, close[0])}?" if close else "")

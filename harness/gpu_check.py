@@ -24,7 +24,7 @@ from harness.console.signals import exit_code, listen
 from harness.environment import environment
 from harness.errors import HarnessError, answer
 from harness.files import write_json, write_table
-from harness.folders.owner import Lock, holder, results_in
+from harness.folders.owner import Lock, lock_owner, results_in
 from harness.installation import EXPERIMENTS
 from harness.job import run_job
 
@@ -69,7 +69,7 @@ def take(out: Path) -> Lock:
     """
     lock = Lock.of(out)
     if lock is None:
-        raise HarnessError(f"{out} is in use by {holder(out)}; choose another folder with --out DIR")
+        raise HarnessError(f"{out} is in use by {lock_owner(out)}; choose another folder with --out DIR")
     earlier = [path for pattern in OWN for path in out.glob(pattern)]
     if not (out / CHECK).exists() and (found := [path.name for path in earlier] + results_in(out)):
         lock.release()

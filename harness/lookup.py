@@ -1,4 +1,4 @@
-"""Things found by the name somebody typed, or what is nearest to it."""
+"""Objects looked up by name, and the nearest names to a mistyped one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from typing import Any
 
-from hydra.utils import get_object
-
 from harness.errors import HarnessError
 
-# Modules that a configuration may name and that lay elsewhere in version 0.1.
+# Modules that a configuration may name, and that had another name in version 0.1.
 MOVED = {f"harness.{name}": f"harness.tasks.{name}" for name in ("calibrate", "capacity", "claims", "paging_overhead")}
 MOVED["harness.answers_check"] = "harness.tasks.same_outputs"
 
@@ -22,6 +20,8 @@ def locate(target: str, key: str) -> Any:
     Raises:
         HarnessError: the module or the name does not exist; the message names the nearest.
     """
+    from hydra.utils import get_object
+
     try:
         return get_object(target)
     except Exception as error:
@@ -36,13 +36,26 @@ def locate(target: str, key: str) -> Any:
 
 
 def nearest(name: str, names: Collection[str]) -> str:
-    """A clause with the closest of `names` to `name`, or with all of them when none is close."""
-    if meant := near(name, names, most=3):
-        return f"; {meant}"
-    return f"; there are {', '.join(sorted(names))}" if names else ""
+    """``; did you mean paged?``, or all of `names` if none is close."""
+    return hint(name, names, 3) or (f"; there are {', '.join(sorted(names))}" if names else "")
+
+
+def hint(name: str, names: Iterable[str], most: int = 1) -> str:
+    """``; did you mean paged?``, or nothing if none of `names` is close; for messages that list them all."""
+    meant = near(name, names, most=most)
+    return f"; {meant}" if meant else ""
 
 
 def near(value: Any, names: Iterable[str], prefix: str = "", most: int = 2) -> str:
-    """``did you mean paged?``, or nothing."""
-    close = get_close_matches(str(value), list(names), n=most, cutoff=0.6)
+    """``did you mean paged?``, or nothing if none of `names` is close."""
+    close = closest(str(value), names, most)
     return f"did you mean {' or '.join(prefix + name for name in close)}?" if close else ""
+
+
+def closest(name: str, names: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Those of `names` that are most like `name`, the most similar first.
+
+    Args:
+        cutoff: least similarity, as of `difflib.get_close_matches`.
+    """
+    return get_close_matches(name, list(names), most, cutoff)

@@ -18,7 +18,7 @@ import pytest
 from harness import gpu_check, job
 from harness.errors import HarnessError
 from harness.files import write_json, written
-from harness.folders.owner import LOCK, Lock, holder, own
+from harness.folders.owner import LOCK, Lock, acquire, lock_owner
 from harness.folders.plan import plain, read_plan
 
 from .command import FAST, command
@@ -92,24 +92,24 @@ def test_the_lock_of_a_killed_process_is_no_folder_in_use(tmp_path):
     code = "import os, sys; from harness.folders.owner import *; Lock.of(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
     assert (tmp_path / LOCK).exists()
-    assert holder(tmp_path) is None
+    assert lock_owner(tmp_path) is None
     assert command(tmp_path.parent, *FAST, f"hydra.run.dir={tmp_path}").code == 0
 
 
 def test_of_two_in_the_same_instant_one_gets_the_folder_and_the_other_one_beside_it(tmp_path):
-    place, lock = own(tmp_path / "now", "hydra.sweep.dir", asked_for=False)
+    place, lock = acquire(tmp_path / "now", "hydra.sweep.dir", asked_for=False)
     with lock:
-        other, second = own(tmp_path / "now", "hydra.sweep.dir", asked_for=False)
+        other, second = acquire(tmp_path / "now", "hydra.sweep.dir", asked_for=False)
         second.release()
         with pytest.raises(HarnessError, match="in use"):
-            own(tmp_path / "now", "hydra.sweep.dir", asked_for=True)
+            acquire(tmp_path / "now", "hydra.sweep.dir", asked_for=True)
     assert (place.name, other.name) == ("now", "now_2")
 
 
 def _take(folder: Path, barrier, found) -> None:
     barrier.wait()
     try:
-        _, lock = own(folder, "hydra.sweep.dir", asked_for=True)
+        _, lock = acquire(folder, "hydra.sweep.dir", asked_for=True)
     except HarnessError:
         found.put(0)
         return

@@ -129,7 +129,7 @@ class _Failing(io.StringIO):
 def test_a_stream_that_fails_is_given_up_and_said(monkeypatch):
     said = io.StringIO()
     monkeypatch.setattr(sys, "stderr", said)
-    stream = surroundings.Patient(_Failing(), "stdout")
+    stream = surroundings.RobustStream(_Failing(), "stdout")
     for _ in range(3):
         assert stream.write("text") == 4
     stream.flush()
@@ -138,7 +138,7 @@ def test_a_stream_that_fails_is_given_up_and_said(monkeypatch):
 
 def test_letters_that_a_stream_lacks_are_replaced():
     raw = io.BytesIO()
-    stream = surroundings.Patient(io.TextIOWrapper(raw, encoding="ascii"), "stdout")
+    stream = surroundings.RobustStream(io.TextIOWrapper(raw, encoding="ascii"), "stdout")
     stream.write("×1.45 · 2 ≤ 3 … 漢")
     stream.flush()
     assert raw.getvalue() == b"x1.45 | 2 <= 3 ... ?"

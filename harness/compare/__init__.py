@@ -19,7 +19,7 @@ from harness.errors import HarnessError
 from harness.files import write_table
 from harness.metrics.spread import LEAST, SAME, difference, half_width
 from harness.report.numbers import KINDS, POOL
-from harness.report.repeats import UNTOLD
+from harness.report.repeats import INSIGNIFICANT
 
 COLUMNS = ["first", "second", "metric", "first_mean", "first_half_width", "first_runs", "second_mean",
            "second_half_width", "second_runs", "difference", "half_width", "difference_pct", "pairs",
@@ -27,7 +27,7 @@ COLUMNS = ["first", "second", "metric", "first_mean", "first_half_width", "first
 # What a table calls a number; where each slot of the pool was is for `csv=` alone.
 PRINTED = {number.key: f"{kind.name} {number.name}".strip() + (f", {kind.unit}" if kind.unit else "")
            for kind in KINDS for number in kind.numbers}  # fmt: skip
-MOST_TOLD = 12  # keys that differ, of each kind
+MAX_LISTED = 12  # keys that differ, of each kind
 EXPLAINED = ("±: half of the 95 % interval over seeds (Student's t), paired where seeds are shared, else Welch's; "
              f"fewer than {LEAST} runs have none. Not told apart: the interval of the difference holds 0.")  # fmt: skip
 
@@ -122,7 +122,7 @@ def _view(one: Group, two: Group, rows: Sequence[Mapping[str, Any]]) -> Table:
                                          for name in ("first", "second")),
                  _told(row.get("difference"), row.get("half_width"), "+"),
                  f"{percent:+.1f}" if percent is not None else "–", row["verdict"]]  # fmt: skip
-        view.add_row(*map(Text, cells), style="dim" if row["verdict"] in UNTOLD else "")
+        view.add_row(*map(Text, cells), style="dim" if row["verdict"] in INSIGNIFICANT else "")
     return view
 
 
@@ -147,8 +147,8 @@ def _told(value: float | None, half: float | None, sign: str = "") -> str:
 def _apart(what: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[str]:
     """One line of the keys whose values differ."""
     keys = [key for key in dict.fromkeys([*one, *two]) if one.get(key) != two.get(key)]
-    told = [f"{key} {one.get(key, 'absent')} → {two.get(key, 'absent')}" for key in keys[:MOST_TOLD]]
-    more = f" and {len(keys) - MOST_TOLD} more" if len(keys) > MOST_TOLD else ""
+    told = [f"{key} {one.get(key, 'absent')} → {two.get(key, 'absent')}" for key in keys[:MAX_LISTED]]
+    more = f" and {len(keys) - MAX_LISTED} more" if len(keys) > MAX_LISTED else ""
     yield f"{what}: {'; '.join(told)}{more}" if keys else f"{what}: the same"
 
 

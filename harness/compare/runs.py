@@ -16,7 +16,7 @@ from harness.exports.folder import config_of
 from harness.files import records
 from harness.naming.identity import flat, identity
 from harness.report.sweep import Sweep
-from harness.sweeps.again import kind_of
+from harness.sweeps.resume import kind_of
 
 OF_THE_MOMENT = ("load_average", "setup_s", "dirty")  # of an environment, what says nothing of another run
 

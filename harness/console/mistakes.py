@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
@@ -18,7 +17,7 @@ from harness.console.signals import interrupt_in
 from harness.errors import HarnessError
 from harness.groups import files, options, written
 from harness.groups.pairs import MOVED, parts
-from harness.lookup import near, nearest
+from harness.lookup import closest, near, nearest
 
 
 @contextmanager
@@ -51,7 +50,7 @@ def _no_override(word: str, experiments: Path) -> str:
     if typed := with_quotes(word):
         return f"{word!r} is no override: its value needs quotes: {typed}"
     choices = _choices(experiments)
-    close = get_close_matches(word, [*choices, *COMMANDS], 1, 0.7)
+    close = closest(word, [*choices, *COMMANDS], cutoff=0.7)
     if close:
         meant = choices.get(close[0], close[0])
         return f"{word!r} is no override; did you mean: python -m harness {meant}"

@@ -40,11 +40,11 @@ def _streams() -> None:
                 setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if not isinstance(stream, Patient):
-            setattr(sys, name, Patient(stream, name))
+        if not isinstance(stream, RobustStream):
+            setattr(sys, name, RobustStream(stream, name))
 
 
-class Patient:
+class RobustStream:
     """A stream that writes what it can: letters it lacks are replaced; when it fails, the rest goes nowhere."""
 
     def __init__(self, stream: TextIO, name: str) -> None:

@@ -84,7 +84,7 @@ class Lock:
         self.release()
 
 
-def own(folder: Path, key: str, asked_for: bool, jobs: Iterable[str] = ()) -> tuple[Path, Lock]:
+def acquire(folder: Path, key: str, asked_for: bool, jobs: Iterable[str] = ()) -> tuple[Path, Lock]:
     """Take a folder for a run or a sweep; one that nobody asked for by name gives way to a free one beside it.
 
     Args:
@@ -123,7 +123,7 @@ def results_in(folder: Path, jobs: Iterable[str] = ()) -> list[str]:
     ]
 
 
-def holder(folder: Path) -> str | None:
+def lock_owner(folder: Path) -> str | None:
     """Who has a folder: ``process 7 on host since …``; None = nobody."""
     path = folder / LOCK
     try:
@@ -144,7 +144,7 @@ def process_of(who: str) -> tuple[int, str] | None:
     return (int(found[1]), found[2]) if found else None
 
 
-def begun(folder: Path) -> bool:
+def has_started(folder: Path) -> bool:
     """Whether anything lies in a job's folder, if only the lock of a process that was killed."""
     return folder.is_dir() and any(folder.iterdir())
 
@@ -161,7 +161,8 @@ def clear(folder: Path) -> None:
 def _taken(folder: Path, key: str, found: list[str]) -> str:
     report = f"python -m harness report {shlex.quote(str(folder))}"
     if not found:
-        return (f"{folder} is in use by {holder(folder) or 'another process'}; choose another folder with {key}=DIR "
+        owner = lock_owner(folder) or "another process"
+        return (f"{folder} is in use by {owner}; choose another folder with {key}=DIR "
                 f"(`{report}` tells what is there so far)")  # fmt: skip
     names = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
     return (f"{folder} holds results already ({names}): `{report}` reports them; choose another folder with {key}=DIR, "

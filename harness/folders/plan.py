@@ -112,7 +112,7 @@ def summary_of(folder: Path) -> dict[str, Any] | None:
     return row
 
 
-def over(folder: Path) -> bool:
+def has_ended(folder: Path) -> bool:
     """Whether the job in a folder ended by itself, well or not."""
     try:
         row = summary_of(folder)

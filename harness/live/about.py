@@ -28,7 +28,7 @@ ONE_ANSWER = ("TGI",)  # it takes `n` and does nothing about it
 
 
 @dataclass(frozen=True)
-class About:
+class ServerInfo:
     """A server.
 
     Attributes:
@@ -49,7 +49,7 @@ class About:
         return f"{self.engine} {self.version}".strip() or "a server"
 
 
-async def ask(session: aiohttp.ClientSession, server: Server) -> About:
+async def ask(session: aiohttp.ClientSession, server: Server) -> ServerInfo:
     """What a server says of itself.
 
     Raises:
@@ -73,7 +73,7 @@ async def ask(session: aiohttp.ClientSession, server: Server) -> About:
     room = slot.get("n_ctx") if isinstance(slot, dict) else None
     trained = meta.get("n_ctx_train") if isinstance(meta, dict) else None
     longest = count_of(entry.get("max_model_len")) or count_of(room) or count_of(trained)
-    return About(engine, version, model, longest)
+    return ServerInfo(engine, version, model, longest)
 
 
 async def _models(session: aiohttp.ClientSession, server: Server) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ async def _engine(session: aiohttp.ClientSession, server: Server) -> tuple[str, 
     return "", "", {}
 
 
-def refuse(about: About, server: Server, answers: int) -> None:
+def refuse(about: ServerInfo, server: Server, answers: int) -> None:
     """Refuse what the engine would silently do otherwise.
 
     Args:

@@ -13,7 +13,7 @@ from harness.devices import is_elsewhere
 from harness.errors import HarnessError
 from harness.files import write_table, write_text
 from harness.job.build import build_scheduler
-from harness.live.beside_figure import draw, told
+from harness.live.beside_figure import comparison_text, draw
 from harness.live.limits import limits_of
 from harness.live.step_log import read_step_log
 from harness.live.steps import client_steps
@@ -91,7 +91,7 @@ def beside(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any]
     about = (f"{runs[0].row['device']}: {len(steps):,} steps seen {where}, missed by {missed:.1f} % "
              f"(median, held back; within a run {spread['error_within_run_pct']:.1f} %); {outside_ms:.1f} ms of each "
              "request outside the engine")  # fmt: skip
-    print(f"{told(table)}\n{about}\nuse it: device=simulated device.latency={folder}/latency.yaml")
+    print(f"{comparison_text(table)}\n{about}\nuse it: device=simulated device.latency={folder}/latency.yaml")
     draw(table, about, folder / "beside.png")
     row = {"model": runs[0].row["model"], "device": runs[0].row["device"], "steps": len(steps), **spread}
     row |= {"error_median_pct": float(errors.iloc[-1]["median_pct"]), "outside_ms": outside_ms}

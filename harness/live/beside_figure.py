@@ -12,7 +12,7 @@ SHOWN = ("TTFT mean, ms", "TPOT mean, ms", "E2E mean, ms", "output tokens/s")
 MEASURED, SIMULATED = "#0072B2", "#D55E00"
 
 
-def told(table: pd.DataFrame) -> str:
+def comparison_text(table: pd.DataFrame) -> str:
     """A line for each rate and number: the median over rounds, the least and the most, and the error of the median.
 
     Args:

@@ -97,7 +97,7 @@ class Client:
             async with asyncio.timeout(self.server.timeout_s):
                 headers = self.server.headers(url)
                 response = await self.session.post(url, data=body, headers=headers, allow_redirects=False)
-            async with response, Silence(response.content, self.server.timeout_s) as silence:
+            async with response, StallTimer(response.content, self.server.timeout_s) as silence:
                 reached = True
                 if response.status != 200:
                     said = quoted(await _error(response))
@@ -126,7 +126,7 @@ class Client:
         return over(*verdict(answer, request, self.server.ignore_eos))
 
 
-class Silence:
+class StallTimer:
     """Ends a stream's reading with a `TimeoutError` when nothing came for `most_s`, to a tenth of that.
 
     aiohttp's own `sock_read` sets a timer anew for each piece, which costs an eighth of all that a client does for it;
@@ -140,7 +140,7 @@ class Silence:
         self.stream, self.every_s = stream, most_s / LOOKS
         self.broken, self.looks = False, 0
 
-    async def __aenter__(self) -> Silence:
+    async def __aenter__(self) -> StallTimer:
         self._later()
         return self
 

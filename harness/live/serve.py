@@ -19,7 +19,7 @@ from harness.errors import HarnessError
 from harness.exports.benchmark import bench_result
 from harness.files import write_json, write_table
 from harness.job.served import slo_and_cost
-from harness.live.about import About, ask, refuse
+from harness.live.about import ServerInfo, ask, refuse
 from harness.live.client import Client, Outcome
 from harness.live.engine import Scraper
 from harness.live.log import ClientLog
@@ -108,7 +108,7 @@ class LiveRun:
                  on_progress: Callable[[int, int], None] | None) -> None:  # fmt: skip
         self.server, self.workload, self.prompts, self.log = server, workload, prompts, log
         self.on_progress = on_progress
-        self.about: About | None = None
+        self.about: ServerInfo | None = None
         self.replay: LiveReplay | None = None
         self.scraper: Scraper | None = None
 

@@ -9,7 +9,7 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from harness.config.server import Server
-from harness.live.about import About
+from harness.live.about import ServerInfo
 from harness.live.log import ClientLog
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def engine_side(metrics: pd.DataFrame | None) -> dict[str, float | None]:
     }
 
 
-def warnings_of(cfg: DictConfig, server: Server, about: About, run: LiveRun, table: pd.DataFrame,
+def warnings_of(cfg: DictConfig, server: Server, about: ServerInfo, run: LiveRun, table: pd.DataFrame,
                 row: dict[str, Any]) -> list[str]:  # fmt: skip
     """What makes the numbers mean less, or something else, than they seem to."""
     log, replay = run.log, run.replay

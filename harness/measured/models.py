@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError
+from harness.lookup import closest
 
 SHIPPED = Path(__file__).parent / "models"
 
@@ -34,6 +34,6 @@ def model_config(name: str, folder: Path | None = None) -> Mapping[str, Any]:
                     raise HarnessError(f"{path} must be a JSON object, as a config.json is")
                 return values
     known = sorted(str(path.relative_to(SHIPPED).with_suffix("")) for path in SHIPPED.rglob("*.json"))
-    near = get_close_matches(name, known, 1, 0.5)
+    near = closest(name, known, cutoff=0.5)
     hint = f" (the nearest that is shipped is {near[0]})" if near else ""
     raise HarnessError(f"no config.json of the model {name}: put one at measured.models=DIR/{name}.json{hint}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pandas as pd
 import yaml
 
 from harness.errors import HarnessError
+from harness.lookup import hint
 
 KEYS = {  # columns without which a table is none
     "gemm_perf": ("gemm_dtype", "m", "n", "k"),
@@ -74,14 +74,12 @@ class Tables:
         self.gpu = read_gpu(self.folder, gpu)
         known = versions(self.folder / gpu / engine)
         if not known:
-            near = get_close_matches(engine, ENGINES, 1) if engine not in ENGINES else []
-            hint = f"; did you mean {near[0]}?" if near else ""
+            meant = "" if engine in ENGINES else hint(engine, ENGINES)
             raise HarnessError(f"{folder} has no tables of {ENGINES.get(engine, engine)} on {gpu}; it has those of "
-                               f"{', '.join(_below(self.folder / gpu)) or 'no engine'} there{hint}")  # fmt: skip
+                               f"{', '.join(_below(self.folder / gpu)) or 'no engine'} there{meant}")  # fmt: skip
         if version is not None and version not in known:
-            near = get_close_matches(version, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise HarnessError(f"{folder} has {engine} {', '.join(known)} on {gpu}, not {version}{hint}")
+            meant = hint(version, known)
+            raise HarnessError(f"{folder} has {engine} {', '.join(known)} on {gpu}, not {version}{meant}")
         self.version = version or known[-1]
         self.notes: list[str] = []
         self._checked: dict[Path, pd.DataFrame] = {}
@@ -180,9 +178,7 @@ def read_gpu(folder: Path, gpu: str) -> Gpu:
     path = folder / "gpus" / f"{gpu}.yaml"
     if not path.is_file():
         known = sorted(other.stem for other in (folder / "gpus").glob("*.yaml"))
-        near = get_close_matches(gpu, known, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise HarnessError(f"{folder} has no tables of {gpu}; it has {', '.join(known) or 'none'}{hint}")
+        raise HarnessError(f"{folder} has no tables of {gpu}; it has {', '.join(known) or 'none'}{hint(gpu, known)}")
     try:
         values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         one = values["gpu"]
@@ -213,10 +209,8 @@ def engine_and_version(name: str) -> tuple[str, str | None]:
     """
     engine, _, version = name.partition("-")
     if engine not in ENGINES:
-        near = get_close_matches(engine, ENGINES, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
         raise HarnessError(f"device.engine={name}: must be {', '.join(ENGINES)}, or one of them with a version "
-                           f"(vllm-0.24.0){hint}")  # fmt: skip
+                           f"(vllm-0.24.0){hint(engine, ENGINES)}")  # fmt: skip
     return engine, version or None
 
 

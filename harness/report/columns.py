@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from harness.report.numbers import definition
-from harness.report.repeats import UNTOLD
+from harness.report.repeats import INSIGNIFICANT
 
 DASH = "–"
 APART = 0.01  # relative: a window is shown beside the whole run where any row differs by more
@@ -53,7 +53,7 @@ class Column(NamedTuple):
         if spread is None or pd.isna(spread) or not (spread or self.name == RATIO):
             return text
         plain, half = self.form.lstrip("×"), float(row[f"{self.name}_high"]) - float(value)
-        untold = self.name == RATIO and row["told_apart"] in UNTOLD
+        untold = self.name == RATIO and row["told_apart"] in INSIGNIFICANT
         below = row["told_apart"] if untold else f"sd {plain.format(float(spread) * self.scale)}"
         return f"{text} ± {plain.format(half * self.scale)}\n{below}"
 

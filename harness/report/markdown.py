@@ -11,7 +11,7 @@ from harness.files import records
 from harness.report.columns import definitions, one_line
 from harness.report.paper import fig_2_applies
 from harness.report.prediction import StepTimes
-from harness.report.repeats import UNTOLD
+from harness.report.repeats import INSIGNIFICANT
 from harness.report.style import seconds, with_half
 from harness.report.sweep import Sweep
 from harness.report.table import beside_fig_2, beside_simulated, notes, table_cells
@@ -49,7 +49,9 @@ def findings(sweep: Sweep, square: pd.DataFrame, times: StepTimes | None) -> lis
     ratios = done.set_index("label")["output_throughput_x"].dropna()
     if len(ratios) > 1:
         best = records(done[done["label"] == ratios.idxmax()])[0]
-        untold = f", but is not told apart from it by {best['repeats']} repeats" if best["told_apart"] in UNTOLD else ""
+        untold = ""
+        if best["told_apart"] in INSIGNIFICANT:
+            untold = f", but is not told apart from it by {best['repeats']} repeats"
         ratio = with_half(best, "output_throughput_x", "{:.2f}")
         found.append(
             f"{best['label']} produces {ratio} times the output tokens per second of {sweep.baseline}{untold}."

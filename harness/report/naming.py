@@ -74,9 +74,9 @@ def name_rows(folder: Path, rows: list[Row]) -> None:
             points[point][row["identity"]] = setup.keys
         if all(len(found) == 1 for found in points.values()):
             continue
-        told = _differences([list(found.values()) for found in points.values()], list(moved))
+        differing = _differences([list(found.values()) for found in points.values()], list(moved))
         for row, _, setup in alike:
-            if words := told(setup.keys):
+            if words := differing(setup.keys):
                 row["system"] = f"{row['system']} [{', '.join(words)}]"
 
 

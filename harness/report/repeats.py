@@ -21,7 +21,7 @@ from harness.report.comparison import swept_columns
 METRIC = "output_throughput"  # by which systems are told apart
 RATIOS = {"output_throughput_x": METRIC, "e2e_mean_x": "e2e_mean_ms"}
 ENDS = ("sd", "low", "high")
-UNTOLD = (NOT_TOLD_APART, SAME)
+INSIGNIFICANT = (NOT_TOLD_APART, SAME)
 Row = dict[str, Any]
 
 
@@ -54,8 +54,8 @@ def aggregate(table: pd.DataFrame, baseline: str = "") -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*table.columns, "label", "repeats", "dirs", "told_apart", *ends])
 
 
-def told(table: pd.DataFrame, groups: pd.DataFrame) -> list[str]:
-    """Which neighbours in throughput are not told apart, in a sentence; none where fewer than three repeats finished.
+def insignificant(table: pd.DataFrame, groups: pd.DataFrame) -> list[str]:
+    """A sentence that lists neighbours in throughput that are not told apart; none with fewer than three repeats.
 
     Neighbours are compared in pairs of runs with the same seed where there are such.
     """
@@ -63,7 +63,7 @@ def told(table: pd.DataFrame, groups: pd.DataFrame) -> list[str]:
     values = {label: runs for label, runs in values.items() if len(runs) >= LEAST}
     order = sorted(values, key=lambda label: sum(values[label].values()) / len(values[label]))
     alike = [f"{one} and {two}" for one, two in pairwise(order)
-             if difference(values[one], values[two]).verdict in UNTOLD]  # fmt: skip
+             if difference(values[one], values[two]).verdict in INSIGNIFICANT]  # fmt: skip
     if not alike:
         return []
     return [f"Not told apart by output throughput (the 95 % interval of the difference holds 0): {'; '.join(alike)}."]

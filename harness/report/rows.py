@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from harness.errors import HarnessError
-from harness.folders.owner import LOCK, holder
+from harness.folders.owner import LOCK, lock_owner
 from harness.folders.plan import Job, read_plan, summary_of
 
 
@@ -67,7 +67,7 @@ def _row(folder: Path, job: Job) -> dict[str, Any]:
 
 def _silent(folder: Path) -> dict[str, Any]:
     """The state of a job that left no summary."""
-    if who := holder(folder):
+    if who := lock_owner(folder):
         return {"status": "running", "error": f"by {who}"}
     if folder.is_dir() and any(path.name != LOCK for path in folder.iterdir()):
         return {"status": "interrupted", "error": "it was killed: there is no summary.json"}

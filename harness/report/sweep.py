@@ -14,7 +14,7 @@ from allocators.base import LayoutBooks
 from harness.metrics.spread import LEAST, half_of
 from harness.metrics.steps import INTEGERS, SPENT
 from harness.report.comparison import comparison, find_baseline, names, read_jobs, swept_columns
-from harness.report.repeats import aggregate, told, what_repeats
+from harness.report.repeats import aggregate, insignificant, what_repeats
 from harness.report.rows import sound
 
 NARROW: Any = dict.fromkeys(INTEGERS[1 : SPENT.start], np.int64)  # bytes of a pool are more than 2**31
@@ -135,9 +135,9 @@ class Sweep:
         return "  ·  ".join(part for part in parts if part)
 
     @cached_property
-    def untold(self) -> list[str]:
+    def insignificant(self) -> list[str]:
         """Which systems repeats do not tell apart, in a sentence; empty where they do, or can't say."""
-        return told(self.table, self.groups)
+        return insignificant(self.table, self.groups)
 
     def capacity(self, job: str) -> int:
         """What a job's pool holds, in its units: what the books of any step sum to."""

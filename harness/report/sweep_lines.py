@@ -62,7 +62,7 @@ def draw(sweep: Sweep, key: str) -> Figure | None:
         else:
             ax.set_ylim(0, 102 if name == "kv_used_pct" else None)
         ax.grid()
-    caption = " ".join(sweep.untold)
+    caption = " ".join(sweep.insignificant)
     title = f"Throughput, latency and memory against the {words}"
     return frame(fig, title, sweep.what_ran, caption, fig.axes[0].get_lines())
 

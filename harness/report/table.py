@@ -16,7 +16,7 @@ from harness.files import records
 from harness.report.columns import DASH, definitions, one_line, shown
 from harness.report.comparison import names
 from harness.report.paper import FIG_2, fig_2_applies, other_pool
-from harness.report.repeats import aggregate, told
+from harness.report.repeats import aggregate, insignificant
 
 
 def table_cells(groups: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
@@ -41,7 +41,7 @@ def print_table(table: pd.DataFrame, console: Console, what_ran: str = "", basel
         return
     groups = aggregate(table, baseline)
     headers, rows = table_cells(groups)
-    headers, rows, alike = told_once(headers, rows)
+    headers, rows, alike = merge_constant_columns(headers, rows)
     for line in filter(None, (what_ran, f"In all rows: {alike}." if alike else "")):
         console.print(Text(line, style="dim"))
     colors = ["" if status == "finished" else "red" if status == "failed" else "yellow" for status in groups["status"]]
@@ -58,7 +58,7 @@ def print_table(table: pd.DataFrame, console: Console, what_ran: str = "", basel
         console.print(Text(note, style="dim"))
 
 
-def told_once(headers: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]], str]:
+def merge_constant_columns(headers: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]], str]:
     """(headers, rows, what is left out of them because all rows have it); of a single row nothing is.
 
     A name is made of parts (`vLLM · rate 4`), and each of them may be what all rows have.
@@ -99,7 +99,7 @@ def fitting(headers: list[str], rows: list[list[str]], width: int) -> Iterator[l
 
 def notes(table: pd.DataFrame, groups: pd.DataFrame) -> list[str]:
     """What the numbers can't say themselves: who is not told apart, rejections, failures and warnings."""
-    found = told(table, groups)
+    found = insignificant(table, groups)
     for row in records(groups):
         lost = [
             f"{row[name]:.0f} {name}" for name in ("rejected", "unfinished", "failed") if name in row and row[name] > 0

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from harness.files import records
 from harness.report.looks import Look, row_looks
-from harness.report.repeats import UNTOLD
+from harness.report.repeats import INSIGNIFICANT
 from harness.report.style import frame, label_rows, new_figure, plain_log, rows_height, seconds, times
 from harness.report.sweep import Sweep
 
@@ -39,7 +39,7 @@ def draw(sweep: Sweep) -> Figure | None:
     caption += f" ×: against {sweep.baseline}." if len(done) > 1 else ""
     if _simulated(done).any():
         caption += " Diamonds: the same requests simulated with the fitted step times."
-    return frame(fig, _title(done, sweep), sweep.what_ran, " ".join([caption, *sweep.untold]))
+    return frame(fig, _title(done, sweep), sweep.what_ran, " ".join([caption, *sweep.insignificant]))
 
 
 def _panel(ax: Axes, done: pd.DataFrame, name: str, scale: float, style: list[Look]) -> None:
@@ -93,7 +93,7 @@ def _title(done: pd.DataFrame, sweep: Sweep) -> str:
         row = records(done)[0]
         return f"{row['label']}: {row['output_throughput']:,.0f} output tokens per second"
     best, most = ratios.idxmax(), float(ratios.max())
-    if best in set(done.loc[done["told_apart"].isin(UNTOLD), "label"]):
+    if best in set(done.loc[done["told_apart"].isin(INSIGNIFICANT), "label"]):
         return f"How fast does each system serve the same requests? {best} is not told apart from {sweep.baseline}"
     if most < 1.005:
         return f"How fast does each system serve the same requests? None is faster than {sweep.baseline}"

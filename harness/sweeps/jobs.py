@@ -9,7 +9,7 @@ from harness.console.mistakes import explained
 from harness.errors import HarnessError
 from harness.installation import EXPERIMENTS
 
-MOST_TOLD = 10  # mistakes
+MAX_LISTED = 10  # mistakes
 Job = TypeVar("Job")
 
 
@@ -35,8 +35,8 @@ def refuse_mistakes(jobs: Sequence[Sequence[str]], make: Callable[[int, Sequence
                 mistaken.setdefault(mistake, []).append(number)
     if mistaken:
         told = [_told(mistake, numbers, jobs, common) for mistake, numbers in mistaken.items()]
-        more = [f"and {len(told) - MOST_TOLD} more mistakes"] if len(told) > MOST_TOLD else []
-        raise HarnessError("\n".join([*told[:MOST_TOLD], *more]))
+        more = [f"and {len(told) - MAX_LISTED} more mistakes"] if len(told) > MAX_LISTED else []
+        raise HarnessError("\n".join([*told[:MAX_LISTED], *more]))
     return made
 
 

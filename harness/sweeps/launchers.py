@@ -21,7 +21,7 @@ from omegaconf import OmegaConf, open_dict
 
 from harness.devices import SIMULATED
 from harness.errors import HarnessError
-from harness.folders.owner import holder, process_of
+from harness.folders.owner import lock_owner, process_of
 from harness.folders.plan import Job
 
 STOPPED = ".stopped"  # in a sweep's folder: no job of it begins any more
@@ -54,7 +54,7 @@ def stop(launcher: Launcher, folder: Path, names: Sequence[str]) -> None:
     leave()
     begun, told = time.monotonic(), set[tuple[int, int]]()
     while time.monotonic() < begun + 2 * PATIENCE_S:
-        held = [process_of(who) for name in names if (who := holder(folder / name))]
+        held = [process_of(who) for name in names if (who := lock_owner(folder / name))]
         if not held:
             return
         kind = signal.SIGINT if time.monotonic() < begun + PATIENCE_S else signal.SIGKILL

@@ -28,13 +28,13 @@ from harness.config import asked_by, check
 from harness.config.options import chosen
 from harness.errors import HarnessError
 from harness.files import write_json, write_text
-from harness.folders.owner import begun, holder, own, results_in
-from harness.folders.plan import Job, Plan, over, plain, read_plan
+from harness.folders.owner import acquire, has_started, lock_owner, results_in
+from harness.folders.plan import Job, Plan, has_ended, plain, read_plan
 from harness.naming.labels import names
 from harness.schema.keys import KEYS
 from harness.sweeps import launchers
-from harness.sweeps.again import again, code
 from harness.sweeps.jobs import refuse_mistakes
+from harness.sweeps.resume import code, jobs_left
 
 DIR, SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
 MOST_TRIES = 2  # of a job whose process dies
@@ -80,14 +80,14 @@ class Sweep(Sweeper):
         hydra = self.composed.hydra
         wanted = Path(hydra.sweep.dir).absolute()
         if self.resume:
-            with again(wanted) as (plan, left):
+            with jobs_left(wanted) as (plan, left):
                 _pin(self.composed, wanted)
                 launchers.prepare(self.launcher, left)
                 self.run(wanted, plan, left)
             return
         asked_for = any(item.startswith(f"{DIR}=") for item in hydra.overrides.hydra)
         existed = wanted.exists()
-        folder, lock = own(wanted, DIR, asked_for)
+        folder, lock = acquire(wanted, DIR, asked_for)
         with lock:
             try:
                 plan = self.plan(folder, arguments)
@@ -253,9 +253,9 @@ def _what_died(folder: Path, jobs: Sequence[Job], tries: Counter[str], error: Ex
     left = []
     for job in jobs:
         place = folder / job.dir
-        if over(place):
+        if has_ended(place):
             continue
-        if begun(place) and not holder(place):
+        if has_started(place) and not lock_owner(place):
             tries[job.dir] += 1
         if tries[job.dir] < MOST_TRIES:
             left.append(job)

@@ -18,8 +18,8 @@ from harness.config import asked_by, settle, settled
 from harness.console import surroundings
 from harness.errors import HarnessError, answer
 from harness.files import named, write_json
-from harness.folders.owner import Lock, clear, own
-from harness.folders.plan import PLAN, Plan, over, read_plan
+from harness.folders.owner import Lock, acquire, clear
+from harness.folders.plan import PLAN, Plan, has_ended, read_plan
 from harness.sweeps.launchers import STOPPED
 
 
@@ -73,7 +73,7 @@ def _run_once(cfg: DictConfig, folder: Path, overrides: list[str], title: str | 
     lock = Lock.of(folder, wait=True)
     assert lock
     with lock:
-        if over(folder):
+        if has_ended(folder):
             return None
         with named(folder):
             clear(folder)
@@ -100,7 +100,7 @@ def run_alone(cfg: DictConfig, folder: Path, asked_for: bool, overrides: list[st
         with suppress(OSError):
             folder.rmdir()  # Hydra made it
         raise
-    folder, lock = own(folder, "hydra.run.dir", asked_for)
+    folder, lock = acquire(folder, "hydra.run.dir", asked_for)
     with lock:
         try:
             row = _run(cfg, folder, overrides)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any
 
+from harness.lookup import hint, near
 from harness.schema.keys.workload import WORKLOAD
-from harness.schema.kinds import near
 from harness.workload.errors import WorkloadError
 from harness.workload.readers.detect import NAMEABLE
 from harness.workload.readers.trace import Reading
@@ -153,9 +152,8 @@ def _columns(value: Any) -> dict[str, str]:
     named = {str(name): str(column) for name, column in value.items()}
     for name in named:
         if name not in NAMEABLE:
-            near = get_close_matches(name, NAMEABLE, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise WorkloadError(f"workload.columns.{name}: no such field{hint}; the fields are {', '.join(NAMEABLE)}")
+            meant = hint(name, NAMEABLE)
+            raise WorkloadError(f"workload.columns.{name}: no such field{meant}; the fields are {', '.join(NAMEABLE)}")
     arrivals = [name for name in named if name.startswith("arrival")]
     if len(arrivals) > 1:
         raise WorkloadError(f"workload.columns: {' and '.join(arrivals)} name the arrival twice")

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Thread
 
 from harness.__main__ import main
-from harness.folders.owner import holder, process_of
+from harness.folders.owner import lock_owner, process_of
 from harness.folders.plan import summary_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -214,7 +214,7 @@ def wait_for(folder: Path, pattern: str, count: int, running: Running) -> bool:
 
 def workers(sweep: Path) -> list[int]:
     """The processes that are at a job of it."""
-    held = [process_of(who) for path in sweep.glob("*/.lock") if (who := holder(path.parent))]
+    held = [process_of(who) for path in sweep.glob("*/.lock") if (who := lock_owner(path.parent))]
     return [one[0] for one in held if one]
 
 

@@ -15,7 +15,7 @@ from harness.report.drawing import draw_all
 from harness.report.looks import OWN, looks
 from harness.report.style import COLUMNS, RC, fill
 from harness.report.sweep import Sweep
-from harness.sweeps.again import report_again
+from harness.sweeps.resume import report_folder
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,6 @@ def test_without_colour_lines_and_fills_differ() -> None:
 
 def test_a_report_made_again_takes_the_medium_and_nothing_else(seven: Path) -> None:
     with pytest.raises(HarnessError, match="did you mean paper"):
-        report_again(seven, "figures=papr")
+        report_folder(seven, "figures=papr")
     with pytest.raises(HarnessError, match="a report takes figures=…, exports=…, tables=…"):
-        report_again(seven, "seed=1")
+        report_folder(seven, "seed=1")

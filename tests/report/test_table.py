@@ -13,7 +13,7 @@ from harness.report import report_job
 from harness.report.columns import COLUMNS
 from harness.report.comparison import comparison, read_jobs
 from harness.report.repeats import aggregate
-from harness.report.table import print_table, table_cells, told_once
+from harness.report.table import merge_constant_columns, print_table, table_cells
 
 from .conftest import trace, write_job
 
@@ -63,11 +63,11 @@ def test_what_all_rows_have_stands_once_above_them(tmp_path: Path) -> None:
 def test_a_failed_row_keeps_its_status_and_a_row_alone_keeps_all() -> None:
     headers = ["system", "output\ntok/s", "ratio", "status"]
     rows = [["a · x 1", "5", "×1.00", "finished"], ["b · x 1", "5", "×1.00", "failed"]]
-    assert told_once(headers, rows) == (
+    assert merge_constant_columns(headers, rows) == (
         ["system", "ratio", "status"], [["a", "×1.00", "finished"], ["b", "×1.00", "failed"]], "x 1, output tok/s 5"
     )  # fmt: skip
-    assert told_once(headers, rows[:1]) == (headers, rows[:1], "")
-    assert told_once(["system"], [["a"], ["a"]]) == (["system"], [["a"], ["a"]], "")
+    assert merge_constant_columns(headers, rows[:1]) == (headers, rows[:1], "")
+    assert merge_constant_columns(["system"], [["a"], ["a"]]) == (["system"], [["a"], ["a"]], "")
     assert len({column.name for column in COLUMNS}) == len(COLUMNS)
 
 

@@ -58,7 +58,7 @@ def draw(sweep: Sweep) -> Figure | None:
     factor = best["output_throughput"] / worst["output_throughput"]
     title = (f"{best['scheduler']} + {best['placement']} produces ×{factor:.1f} of "
              f"{worst['scheduler']} + {worst['placement']}")  # fmt: skip
-    caption = " ".join(["Darker is more. An empty cell: not in the sweep, or not finished.", *sweep.untold])
+    caption = " ".join(["Darker is more. An empty cell: not in the sweep, or not finished.", *sweep.insignificant])
     return frame(fig, title, sweep.what_ran, caption)
 
 

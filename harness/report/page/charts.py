@@ -16,7 +16,7 @@ from harness.metrics.spread import LEAST
 from harness.report.looks import LINES, Look, row_looks, system_looks
 from harness.report.page.bound import CAUSES, bound_over_time
 from harness.report.paper import FIG_2, fig_2_applies
-from harness.report.repeats import UNTOLD
+from harness.report.repeats import INSIGNIFICANT
 from harness.report.style import COLUMNS, with_half
 from harness.report.sweep import Sweep
 
@@ -73,7 +73,7 @@ def _throughput(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look]
     values = [row["output_throughput"] for row in rows]
     ratios = [with_half(row, "output_throughput_x", "×{:.2f}") if pd.notna(row["output_throughput_x"]) else ""
               for row in rows]  # fmt: skip
-    ratios = [f"{ratio}, {row['told_apart']}" if row["told_apart"] in UNTOLD else ratio
+    ratios = [f"{ratio}, {row['told_apart']}" if row["told_apart"] in INSIGNIFICANT else ratio
               for ratio, row in zip(ratios, rows, strict=True)]  # fmt: skip
     spread = {}
     if any(row["repeats"] >= LEAST for row in rows):
@@ -91,7 +91,7 @@ def _throughput(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look]
     figure.update_xaxes(range=[0, 1.18 * max(*ends, 1e-9)])
     figure.update_yaxes(autorange="reversed", automargin=True)
     said = ["Tokens that were produced, over the whole run. Beside each bar: how many times the baseline's.",
-            *whiskers, *sweep.untold]  # fmt: skip
+            *whiskers, *sweep.insignificant]  # fmt: skip
     return Chart("throughput", "Throughput", " ".join(said), figure)
 
 

@@ -12,7 +12,7 @@ from harness.errors import HarnessError
 from harness.files import records
 from harness.folders.plan import read_plan, summary_of
 from harness.installation import EXPERIMENTS
-from harness.report.repeats import UNTOLD
+from harness.report.repeats import INSIGNIFICANT
 from harness.report.sweep import Sweep
 
 ASKED = "What does it cost the server?"
@@ -51,7 +51,7 @@ def answer_of(sweep: Sweep) -> str:
     memory = f", and {share:.0f} % of the KV pool hold tokens in use {when}" if pd.notna(share) else ""
     speed = f"{best['output_throughput']:,.0f} output tokens per second"
     ratio = best["output_throughput_x"]
-    if best["told_apart"] in UNTOLD:
+    if best["told_apart"] in INSIGNIFICANT:
         untold = f"not told apart from {sweep.baseline} by {best['repeats']} repeats"
         return f"{best['label']} produces {speed}, {untold}{memory}."
     if len(done) > 1 and pd.notna(ratio) and ratio > 1.005:

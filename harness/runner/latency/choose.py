@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from harness.errors import HarnessError
 from harness.files import parse_yaml
 from harness.layout.weights import Weights
+from harness.lookup import hint
 from harness.naming.names import model_name
 from harness.runner.latency.fitted import FittedLatency
 from harness.runner.latency.roofline import Roofline
@@ -98,11 +98,9 @@ def _named(name: str, device: SimulatedDevice) -> Any:
     if path.is_file():
         return FittedLatency.fit(pd.read_csv(path))
     names = ["roofline", "operators", *sorted(known.stem for known in PRESETS.glob("*.yaml"))]
-    near = get_close_matches(name, names, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
     raise HarnessError(
         f"device.latency={name}: there are {', '.join(names)}, or a YAML file, the steps.csv of a run or a folder of "
-        f"kernel tables{hint}"
+        f"kernel tables{hint(name, names)}"
     )
 
 

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from harness.lookup import hint
 from harness.workload.errors import WorkloadError
 from harness.workload.fields import FIELDS, OPTIONAL
 from harness.workload.readers import (
@@ -73,9 +74,8 @@ ASK = -1  # the unit of a column that was named without one: only `workload.time
 
 
 def no_such_column(path: str, field: str, column: str, header: Sequence[str]) -> WorkloadError:
-    """The answer to a column that was named for a field and is not there."""
-    close = difflib.get_close_matches(column, header, 1)
-    meant = f"; did you mean {close[0]}?" if close else ""
+    """The error for a column that was named for a field but does not exist."""
+    meant = hint(column, header)
     return WorkloadError(
         f"workload.columns.{field}={column}: {path} has no such column{meant}; it has {', '.join(header)}"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import yaml
 
 from harness.errors import HarnessError
 from harness.files import parse_yaml
+from harness.lookup import hint
 
 FOLDER = Path(__file__).parent
 MAY_BE_0 = ("link_gb_per_s", "link_latency_us", "host_gb_per_s", "host_copy_us")
@@ -81,9 +81,8 @@ def load_hardware(name: str | Hardware | dict[str, Any]) -> Hardware:
     if isinstance(name, str):
         path = FOLDER / f"{name}.yaml" if (FOLDER / f"{name}.yaml").is_file() else Path(name)
         if not path.is_file():
-            near = get_close_matches(name, names(), 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise HarnessError(f"device.hardware={name}: there are {', '.join(names())}, or a YAML file{hint}")
+            meant = hint(name, names())
+            raise HarnessError(f"device.hardware={name}: there are {', '.join(names())}, or a YAML file{meant}")
         name = _read(path)
     try:
         return Hardware(**name)

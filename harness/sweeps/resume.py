@@ -1,4 +1,4 @@
-"""What is done with a folder later: the report of whatever is there, and the rest of a sweep."""
+"""Work on an existing folder: report what is there, or resume a sweep."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.environment import environment
 from harness.errors import HarnessError
 from harness.exports import export
 from harness.files import named
-from harness.folders.owner import JOB, Lock, begun, clear, holder
+from harness.folders.owner import JOB, Lock, clear, has_started, lock_owner
 from harness.folders.plan import PLAN, Job, Plan, read_plan, summary_of
 from harness.installation import EXPERIMENTS, PACKAGE
 from harness.sweeps.launchers import STOPPED
@@ -24,15 +24,15 @@ LATER = ("figures", "exports", "tables")  # of a configuration, what can be had 
 SOURCES = ("harness", "allocators", "schedulers", "kvlab_kernels")
 
 
-def report_again(folder: Path, *words: str) -> bool:
-    """Report on a sweep, finished or not, on a job of it, or on a single run; whether all of it finished.
+def report_folder(folder: Path, *words: str) -> bool:
+    """Report on a sweep (finished or not), on one of its jobs, or on a single run; whether all of it finished.
 
     Args:
-        words: `figures=paper`: how figures are drawn, whatever the run said; `exports=[trace]` and
-            `tables=[csv,parquet]`: files to be made of every finished job besides.
+        words: `figures=paper`: how to draw figures, whatever the run's configuration; `exports=[trace]` and
+            `tables=[csv,parquet]`: further files to make of every finished job.
 
     Raises:
-        HarnessError: there is no such folder, or nothing of ours in it that can be read; or a word says something else.
+        HarnessError: there is no such folder, it holds no results that can be read, or a word is none of these.
     """
     wanted = _wanted(words)
     figures = wanted.pop("figures", None)
@@ -49,7 +49,7 @@ def report_again(folder: Path, *words: str) -> bool:
         return report(folder, figures) == 0
     row = summary_of(folder)
     if row is None:
-        who = holder(folder)
+        who = lock_owner(folder)
         said = f"is still being run by {who}" if who else "did not come to its end: there is no summary.json to report"
         raise HarnessError(f"the run in {folder} {said}")
     report_job(folder, figures=figures or "screen")
@@ -57,7 +57,7 @@ def report_again(folder: Path, *words: str) -> bool:
 
 
 def _wanted(words: Sequence[str]) -> dict[str, Any]:
-    """What the words of a command line ask for, by key: `figures`, `exports` and `tables`."""
+    """The values of `figures`, `exports` and `tables` on the command line."""
     from harness.console.arguments import value_of
     from harness.schema.keys import KEYS
 
@@ -88,13 +88,13 @@ def kind_of(folder: Path) -> str:
 
 
 def resume_command(folder: Path, more: Sequence[str]) -> list[str]:
-    """The arguments of `python -m harness` that run what is left of the sweep in `folder`; goes to where it began.
+    """The arguments of `python -m harness` that run the rest of the sweep in `folder`; changes to its directory.
 
     Args:
-        more: settings of Hydra's own (`hydra/launcher=joblib`); the rest is as it was planned.
+        more: settings of Hydra (`hydra/launcher=joblib`); all others stay as planned.
 
     Raises:
-        HarnessError: it is no sweep, or something else is to be changed.
+        HarnessError: the folder holds no sweep, or `more` changes something else.
     """
     folder = folder.absolute()
     if kind_of(folder) != "sweep":
@@ -125,23 +125,23 @@ def resume_command(folder: Path, more: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def again(folder: Path) -> Iterator[tuple[Plan, list[Job]]]:
-    """The plan of a sweep and those of its jobs that are to run, their folders cleared; those that a job died in last.
+def jobs_left(folder: Path) -> Iterator[tuple[Plan, list[Job]]]:
+    """The plan of a sweep and its jobs that have not finished, with cleared folders; jobs that had started come last.
 
     Raises:
-        HarnessError: it is under way.
+        HarnessError: the sweep is under way.
     """
     lock = Lock.of(folder)
     if lock is None:
-        raise HarnessError(f"{folder} is in use by {holder(folder)}: the sweep is under way")
+        raise HarnessError(f"{folder} is in use by {lock_owner(folder)}: the sweep is under way")
     with lock:
         plan = read_plan(folder)
         assert plan
         (folder / STOPPED).unlink(missing_ok=True)
         left = [job for job in plan.jobs if not _finished(folder / job.dir)]
-        left.sort(key=lambda job: begun(folder / job.dir))
+        left.sort(key=lambda job: has_started(folder / job.dir))
         for job in left:
-            if begun(folder / job.dir) and (mine := Lock.of(folder / job.dir)):  # else somebody is at it still
+            if has_started(folder / job.dir) and (mine := Lock.of(folder / job.dir)):  # else it still runs
                 with mine, named(folder / job.dir):
                     clear(folder / job.dir)
         done, of = len(plan.jobs) - len(left), len(plan.jobs)
@@ -150,7 +150,7 @@ def again(folder: Path) -> Iterator[tuple[Plan, list[Job]]]:
 
 
 def code() -> dict[str, Any]:
-    """What results depend on beside the configuration: version, commit, a digest of the sources, packages."""
+    """What results depend on besides the configuration: version, commit, a digest of the sources, packages."""
     facts = environment()
     return {"sources": _digest(), **{key: facts[key] for key in ("version", "commit", "python", "packages")}}
 
