@@ -8,17 +8,19 @@ don't hear all that a class derived from them says.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import os
-import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -152,23 +154,101 @@ def _compile(work: Path) -> None:
 
 
 def adapted(source: str) -> str:
-    """A module as mypyc takes it."""
-    imports = "from __future__ import annotations\n\nfrom typing import Any\n\nfrom mypy_extensions import mypyc_attr\n"
-    source = source.replace("from __future__ import annotations\n", imports, 1)
-    source = source.replace("allocator: Allocator", "allocator: Any")  # maybe a `Checked` one, which is none
-    source = re.sub(r"(\w+): float = ", r"\1: Any = ", source)  # behind *args it can't have a default
-    return re.sub(
-        r"^(@dataclass.*\n)?class (?s:.*?)(?=^(@dataclass.*\n)?class |\Z)", _opened, source, flags=re.MULTILINE
-    )
+    """A module as mypyc takes it.
+
+    What differs can't stand in the sources: it is plain Python that mypyc (2.4) compiles to something else, or can't.
+    Each rule is a function below that says what; `tests/test_compiled.py` shows for each that it is still needed.
+    """
+    tree, text = ast.parse(source), source.encode()
+    starts = [0, *accumulate(map(len, text.splitlines(keepends=True)))]
+    edits = [(starts[where.line - 1] + where.column, starts[where.end_line - 1] + where.end_column, said.encode())
+             for rule in RULES for where, said in rule(tree)]  # fmt: skip
+    for begin, end, said in sorted(edits, reverse=True):
+        text = text[:begin] + said + text[end:]
+    return text.decode()
 
 
-def _opened(found: re.Match[str]) -> str:
-    """A class that others in plain Python can be derived from."""
-    source = found[0]
-    base = re.search(r"class \w+(?:\((\w+).*\))?:", source)[1] or ""  # type: ignore[index]
-    if base in ("NamedTuple", "Protocol"):
-        return source
-    source = source.replace("super().__init__(*args", f"{base}.__init__(self, *args")  # it hands a tuple on
-    source = source.replace("(ABC):", ":", 1)  # with it, weak references to an instance outlive it
-    kind = "native_class=False" if base.endswith("Error") else "allow_interpreted_subclasses=True"
-    return f"@mypyc_attr({kind})\n{source}"
+class Place(NamedTuple):
+    """A piece of a source; columns are bytes."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    @classmethod
+    def of(cls, node: Any) -> Place:
+        return cls(node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
+
+    @classmethod
+    def before(cls, node: Any) -> Place:
+        return cls(node.lineno, node.col_offset, node.lineno, node.col_offset)
+
+
+Edits = Iterator[tuple[Place, str]]
+
+
+def names_for_rules(tree: ast.Module) -> Edits:
+    """What the other rules write is imported."""
+    first = next(node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__")
+    after = Place(first.lineno, first.end_col_offset or 0, first.lineno, first.end_col_offset or 0)
+    yield after, "\n\nfrom typing import Any\n\nfrom mypy_extensions import mypyc_attr"
+
+
+def open_classes(tree: ast.Module) -> Edits:
+    """Instances of a class derived from a compiled one are refused unless a decorator of mypyc's says so: a plug-in is
+    one. An exception of Python's own can't be the base of a native class. The sources would have to import mypyc's
+    package to be run at all, and have the decorator on each class."""
+    for node in _classes(tree):
+        kind = "native_class=False" if _base(node).endswith("Error") else "allow_interpreted_subclasses=True"
+        yield Place.before(node), f"@mypyc_attr({kind})\n"
+
+
+def no_abstract_base(tree: ast.Module) -> Edits:
+    """A weak reference to an instance of a compiled class with `ABC` as its base ends the process; without, none can be
+    made."""
+    for node in _classes(tree):
+        yield from ((Place.of(base), "") for base in node.bases if ast.unparse(base) == "ABC")
+
+
+def base_by_name(tree: ast.Module) -> Edits:
+    """`super().__init__(*args)` hands the tuple on as one argument."""
+    for node in _classes(tree):
+        for call in ast.walk(node):
+            if (
+                isinstance(call, ast.Call)
+                and ast.unparse(call.func) == "super().__init__"
+                and any(isinstance(one, ast.Starred) for one in call.args)
+            ):
+                yield Place.of(call.func), f"{_base(node)}.__init__"
+                yield Place.before(call.args[0]), "self, "
+
+
+def plain_floats(tree: ast.Module) -> Edits:
+    """Behind `*args` mypyc can't write down a float's default: "non-default argument follows default argument"."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arguments) and node.vararg:
+            for one, default in zip(node.kwonlyargs, node.kw_defaults, strict=True):
+                if default and one.annotation and ast.unparse(one.annotation) == "float":
+                    yield Place.of(one.annotation), "Any"
+
+
+def checked_allocators(tree: ast.Module) -> Edits:
+    """An allocator may be a `Checked` one, which hands on each attribute that it is asked for: where the type is known,
+    compiled code asks for none, but reads where a native attribute would lie."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.arg == "allocator" and node.annotation:
+            yield Place.of(node.annotation), "Any"
+
+
+RULES = (names_for_rules, open_classes, no_abstract_base, base_by_name, plain_floats, checked_allocators)
+
+
+def _classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
+    """Those that mypyc makes native."""
+    yield from (node for node in tree.body
+                if isinstance(node, ast.ClassDef) and _base(node) not in ("NamedTuple", "Protocol"))  # fmt: skip
+
+
+def _base(node: ast.ClassDef) -> str:
+    return ast.unparse(node.bases[0]) if node.bases else ""

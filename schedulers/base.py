@@ -242,10 +242,12 @@ class Scheduler(ABC):
                 f"chunked prefill is off and {total - 1} tokens (prompt and what a preemption would recompute) exceed "
                 f"max_num_batched_tokens = {self.max_num_batched_tokens}"
             )
-        if request.n > 1 and not self.supports_groups:
+        if request.n == 1:
+            return None
+        if not self.supports_groups:
             return f"n = {request.n}: {type(self).__name__} serves requests that want a single answer"
         limits = {"max_num_seqs": self.max_lanes, "max_num_batched_tokens": self.max_num_batched_tokens}
-        return self.groups.unservable(request, stored, total - 1, limits) if request.n > 1 else None
+        return self.groups.unservable(request, stored, total - 1, limits)
 
     @property
     def max_lanes(self) -> int:
@@ -418,13 +420,12 @@ class Scheduler(ABC):
     def close(self, batch: Batch) -> Batch:
         """Commit what was scheduled and collect its moves. An empty batch is not executed: its moves stay queued."""
         self.commit(batch)
-        if batch.seqs:
-            batch.moves, batch.delay_ns = self.allocator.take_moves(), self.allocator.take_delay()
-        batch.saved = self.allocator.saved_slots
-        batch.grouped = self.groups.siblings > 0 or self.groups.unforked > 0
         self._unreported += batch.preemptions
         if batch.seqs:
+            batch.moves, batch.delay_ns = self.allocator.take_moves(), self.allocator.take_delay()
             batch.preemptions, self._unreported = self._unreported, 0
+        batch.saved = self.allocator.saved_slots
+        batch.grouped = self.groups.siblings > 0 or self.groups.unforked > 0
         return batch
 
     def finish(self, finished: Items[Sequence]) -> None:

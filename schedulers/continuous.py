@@ -49,7 +49,8 @@ class Continuous(Scheduler):
                 budget = self._resume(batch, budget)
             if anew or not self.prefill_first:
                 self._admit(batch, budget)
-            batch.preempted = [seq for seq in batch.preempted if seq.row < 0]
+            if anew:
+                batch.preempted = [seq for seq in batch.preempted if seq.row < 0]
         return self.close(batch)
 
     def preempt(self, seq: Sequence, batch: Batch) -> None:

@@ -2,9 +2,10 @@
 
 To add one: a module with `write(folder) -> list of notices`, and its name in `EXPORTS` of the schema.
 
-guidellm's report is read (`workload.path`) but not written. Its package (0.8.1, schema 2) takes only whole reports:
-some thirty distributions of each outcome, and times of its own scheduler's queues and workers, which no run of ours
-has. They would have to be made up, and a new schema (1 became 2) refuses what was written for the old one.
+guidellm's report is read (`workload.path`) but not written. Its package (0.8.1, version 2 of the report) reads a whole
+report or none, and refuses any other version. Beside its requests a report must have what no run of ours has: a
+scenario (the target of a server, a data set, a profile), and eighteen distributions, some of rates and concurrency over
+time by the package's own weighing. It takes them empty, but then says nothing of the run.
 """
 
 from __future__ import annotations

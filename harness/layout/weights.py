@@ -75,7 +75,7 @@ class Weights:
         """Weights of the layers that a step of `tokens` tokens reads: the experts that some token chose, on average."""
         total = 0.0
         for block in self.blocks:
-            chosen: float = 1
+            chosen = 1.0
             if block.experts > 1:
                 chosen = block.experts * (1 - (1 - block.active / block.experts) ** tokens)
             total += block.touched(chosen)

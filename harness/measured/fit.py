@@ -27,8 +27,8 @@ from harness.operators.machines import NAMES, Machine
 
 GRID: dict[str, np.ndarray] = {
     "prompt_work": np.round(np.arange(1.0, 1.61, 0.05), 2), "host_ms": np.round(np.arange(0, 3.01, 0.1), 2),
-    "eager_layer_ms": np.round(np.arange(0, 3.01, 0.1), 2), "bare_layer_ms": np.round(np.arange(0, 3.01, 0.1), 2),
-    "client_ms": np.array([0.0, 2, 5, 8, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200]),
+    "eager_kernel_us": np.arange(0.0, 151.0, 5.0), "bare_kernel_us": np.arange(0.0, 151.0, 5.0),
+    "client_ms": np.array([0.0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 40, 60, 80, 100]),
 }  # fmt: skip
 BUSY, CUT, RESAMPLES, ROUNDS = 1.15, 1.0, 200, 4
 
@@ -36,18 +36,19 @@ BUSY, CUT, RESAMPLES, ROUNDS = 1.15, 1.0, 200, 4
 def fit(predictor: Predictor, rows: pd.DataFrame, group: Mapping[str, str], start: Machine, names: list[str],
         most: int = 60) -> tuple[Machine, dict[str, list[float]], int]:  # fmt: skip
     """The best constants for one group, their values with intervals, and on how many rows."""
-    chosen = _rows(predictor, rows, group, most)
+    chosen: list[tuple[Row, float, float]] = _rows(predictor, rows, group, most)
+    known: dict[Machine, np.ndarray] = {}
     best, count = start, len(chosen)
     for _ in range(ROUNDS):
         before = best
         for name in names:
-            errors = _profile(predictor, chosen, best, name)
+            errors = _profile(predictor, chosen, best, name, known)
             best = replace(best, **{name: float(GRID[name][errors.mean(axis=1).argmin()])})
         if best == before:
             break
     rng, found = np.random.default_rng(0), {}
     for name in names:
-        errors = _profile(predictor, chosen, best, name)
+        errors = _profile(predictor, chosen, best, name, known)
         drawn = [GRID[name][errors[:, rng.integers(0, count, count)].mean(axis=1).argmin()] for _ in range(RESAMPLES)]
         found[name] = [getattr(best, name), *(float(edge) for edge in np.percentile(drawn, (5, 95)))]
     return best, found, count
@@ -75,17 +76,20 @@ def _rows(
     return chosen
 
 
-def _profile(predictor: Predictor, rows: list[tuple[Row, float, float]], machine: Machine, name: str) -> np.ndarray:
-    """``[grid, rows]``: |ln| of TPOT plus that of TTFT, each cut, along one constant."""
-    found = np.empty((len(GRID[name]), len(rows)))
-    for i, value in enumerate(GRID[name]):
-        for j, (row, ttft, tpot) in enumerate(rows):
-            predictor.machines[row.gpu, row.engine] = replace(machine, **{name: float(value)})
-            told = predictor.predict(row)
-            found[i, j] = sum(
-                min(abs(np.log(one / was)), CUT) for one, was in ((told.tpot_ms, tpot), (told.ttft_ms, ttft))
-            )
-    return found
+def _profile(predictor: Predictor, rows: list[tuple[Row, float, float]], machine: Machine, name: str,
+             known: dict[Machine, np.ndarray]) -> np.ndarray:  # fmt: skip
+    """``[grid, rows]``: |ln| of TPOT plus that of TTFT, each cut, along one constant; `known` are those told before."""
+    along = [replace(machine, **{name: float(value)}) for value in GRID[name]]
+    for one in along:
+        if one not in known:
+            known[one] = np.array([_error(predictor, *row, one) for row in rows])
+    return np.array([known[one] for one in along])
+
+
+def _error(predictor: Predictor, row: Row, ttft_ms: float, tpot_ms: float, machine: Machine) -> float:
+    predictor.machines[row.gpu, row.engine] = machine
+    told = predictor.predict(row)
+    return sum(min(abs(np.log(one / was)), CUT) for one, was in ((told.tpot_ms, tpot_ms), (told.ttft_ms, ttft_ms)))
 
 
 def main(rows: str, tables: str, split: str, most: str = "60") -> None:
@@ -93,7 +97,7 @@ def main(rows: str, tables: str, split: str, most: str = "60") -> None:
     table, told = pd.read_csv(rows), yaml.safe_load(Path(split).read_text(encoding="utf-8"))
     values: dict[str, dict[str, Any]] = {name: {} for name in GRID}
     for group in told["fit"]:
-        wanted = group.get("constants", [name for name in GRID if name != "bare_layer_ms"])
+        wanted = group.get("constants", [name for name in GRID if name != "bare_kernel_us"])
         names = [name for name in wanted if name != "prompt_work" or group["gpu"] not in values["prompt_work"]]
         start = Machine(**{name: values[name].get(group[NAMES[name]], [default])[0]
                            for name, default in asdict(Machine()).items()})  # fmt: skip

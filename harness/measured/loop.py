@@ -31,8 +31,11 @@ class Loop(NamedTuple):
         client: between sending and arriving (ns).
         wait_steps, wait_tokens: a step that has decodes leaves prompts waiting for so many steps, or until it would
             have so many tokens (TensorRT-LLM's batch_wait_timeout_iters, batch_wait_max_tokens_ratio x max_num_tokens).
+        balance_steps: while each engine has decodes, prompts wait so many steps for every one to have some
+            (TensorRT-LLM's attention_dp_config, enable_balance and timeout_iters).
         poll_steps: arrivals are looked for after so many decode steps only, and after each step with a prompt (SGLang's
             scheduler_recv_interval); 0 = always.
+        grows: tokens that a decode step adds to each sequence, on average (more than one with drafts).
         engines: side by side, in lockstep.
         clients: requests in flight.
     """
@@ -46,7 +49,9 @@ class Loop(NamedTuple):
     client: float = 0.0
     wait_steps: int = 0
     wait_tokens: float = 0.0
+    balance_steps: int = 0
     poll_steps: int = 0
+    grows: float = 1.0
     engines: int = 1
     clients: int = 1
 
@@ -58,7 +63,7 @@ def serve(
     """Serve every request: (sent, first token, last token), ns, by request.
 
     Args:
-        prompts, outputs: ``[requests]`` lengths; the first `clients` are sent at 0, each other when one before is over.
+        prompts, outputs: ``[requests]`` tokens and steps; `clients` are sent at 0, each other when one is over.
     """
     n, engines = len(prompts), loop.engines
     sent, first, last = np.zeros(n), np.full(n, -1.0), np.full(n, -1.0)
@@ -74,7 +79,7 @@ def serve(
     ends = [(np.int64(0), np.int64(0)) for _ in range(0)]  # (decode step, request)
     counter = np.int64(0)
     now = busy = before = 0.0  # now; when the last step ends, and the one before
-    waited = turn = 0
+    waited = turn = unbalanced = 0
     polled = loop.poll_steps
     work = np.zeros((engines, 6))
     done = np.zeros(n, np.int64)  # prompts completed in this step
@@ -82,7 +87,7 @@ def serve(
         while freed < over and last[released[freed]] <= now:
             who = released[freed]
             running[home[who]] -= 1
-            held[home[who]] -= -(-(prompts[who] + outputs[who]) // loop.block)
+            held[home[who]] -= -(-(prompts[who] + int(outputs[who] * loop.grows)) // loop.block)
             freed += 1
         looks = polled >= loop.poll_steps
         if looks:
@@ -103,9 +108,10 @@ def serve(
         completed = chunks = 0
         decoding = decodes.sum() > 0
         ready_tokens = 0.0  # of the batch wait
+        unbalanced = _unbalanced(unbalanced, loop, tail - head, running, decodes)
         for at in range(engines):
             lanes = 0 if loop.kind == PROMPTS_FIRST else decodes[at]
-            budget = loop.budget - lanes
+            budget = 0 if unbalanced else loop.budget - lanes
             if loop.kind == WHOLE and loop.wait_steps > 0 and lanes > 0:
                 ready_tokens, peek, left = float(lanes), head[at], budget
                 while peek < tail[at] and prompts[queue[at, peek]] <= left:
@@ -125,7 +131,7 @@ def serve(
                     who = queue[at, head[at]]
                     if loop.kind == WHOLE and prompts[who] > budget:
                         break
-                    need = -(-(prompts[who] + outputs[who]) // loop.block)
+                    need = -(-(prompts[who] + int(outputs[who] * loop.grows)) // loop.block)
                     if loop.blocks > 0 and held[at] + need > loop.blocks:
                         break
                     head[at] += 1
@@ -164,7 +170,7 @@ def serve(
         if decoding:
             counter += 1
             for at in range(engines):
-                context[at] += decodes[at]
+                context[at] += decodes[at] * loop.grows
                 work[at, 0] += decodes[at]
                 work[at, 1] += context[at]
         ready = max(now, busy) + np.rint(lockstep_ns(costs, work))
@@ -180,7 +186,7 @@ def serve(
             while len(ends) > 0 and ends[0][0] <= counter:
                 _, who = heappop(ends)
                 decodes[home[who]] -= 1
-                context[home[who]] -= prompts[who] + outputs[who] - 1
+                context[home[who]] -= prompts[who] + (outputs[who] - 1) * loop.grows
                 last[who] = ready
                 released[over] = who
                 over += 1
@@ -197,3 +203,13 @@ def serve(
         before, busy = busy, ready
         now = ready if loop.ahead == 1 else max(now, before)
     return sent, first, last
+
+
+@njit(cache=True)
+def _unbalanced(steps: int, loop: Loop, waiting: np.ndarray, running: np.ndarray, decodes: np.ndarray) -> int:
+    """For how many steps prompts have been held back for want of some on every engine; 0 = they run."""
+    if loop.balance_steps == 0 or loop.engines == 1 or waiting.max() == 0 or decodes.min() == 0:
+        return 0
+    if (waiting.min() > 0 and running.max() < loop.lanes) or steps + 1 >= loop.balance_steps:
+        return 0
+    return steps + 1

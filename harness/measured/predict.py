@@ -69,7 +69,7 @@ class Predictor:
             sent, first, last, preemptions = serve_exactly(loop, costs, prompts, outputs)
             pool += f", {preemptions} preemptions"
         else:
-            sent, first, last = serve(loop, costs, prompts, outputs)
+            sent, first, last = serve(loop, costs, prompts, 1 + np.ceil((outputs - 1) / loop.grows).astype(int))
             if (first < 0).any():
                 raise HarnessError(f"a request never fits: {pool}")
         several = outputs > 1
@@ -91,21 +91,23 @@ class Predictor:
         """Of the row's configuration, with what the tables had to stand in for."""
         config = model_config(row.model, self.models)
         precision = precision_of(row, config, settings)
-        key = row.model, row.gpu, row.engine, row.parallel, precision, settings.experts, settings.fuses, self.rules
+        how = settings.experts, settings.fuses, settings.drafts
+        key = row.model, row.gpu, row.engine, row.parallel, precision, how, self.rules
         if key not in self._costs:
             tables = self.opened(row)
             tables.notes.clear()
-            costs = compose(Model.of(config), tables, row.parallel, precision, Machine(), self.rules, settings.experts,
-                            settings.fuses)  # fmt: skip
+            costs = compose(Model.of(config), tables, row.parallel, precision, Machine(), self.rules, *how)
             said = f"tables of {tables.engine} {tables.version}" + (f" for {row.version}" if row.version else "")
             self._costs[key] = costs, [said, f"precision {_said(precision)}", *tables.notes]
         costs, notes = self._costs[key]
-        return with_machine(costs, self.machine(row), self.rules, Model.of(config).layers, settings.bare), notes
+        return with_machine(costs, self.machine(row), self.rules, settings), notes
 
     def loop(self, row: Row, settings: Settings, machine: Machine) -> tuple[Loop, str]:
         """The row's loop, and whether its pool may bind."""
         config, kind = model_config(row.model, self.models), KINDS[row.engine]
-        if kind == WHOLE and row.isl > settings.budget:
+        batch = -(-row.clients // row.parallel.data)
+        budget = settings.budget or -(-((settings.drafts + 1) * batch + row.isl + 64) // 64) * 64
+        if kind == WHOLE and row.isl > budget:
             kind = CHUNKED  # it can only have run with chunked prompts (enable_chunked_context)
         precision = precision_of(row, config, settings)
         blocks, slots = pool(Model.of(config), self.opened(row), row.parallel, precision, settings)
@@ -113,9 +115,11 @@ class Predictor:
         lanes = min(settings.lanes, row.clients)
         engines = row.parallel.data
         binds = longest * -(-lanes // engines) > blocks
-        loop = Loop(kind, settings.budget, settings.lanes, settings.ahead, blocks if binds else 0, settings.block,
-                    machine.client_ms * 1e6, settings.wait_steps, settings.wait_ratio * settings.budget,
-                    settings.poll_steps, engines, row.clients)  # fmt: skip
+        loop = Loop(kind, budget, settings.lanes, settings.ahead, blocks if binds else 0, settings.block,
+                    machine.client_ms * 1e6, settings.wait_steps, settings.wait_ratio * budget,
+                    settings.balance_steps,
+                    settings.poll_steps, settings.grows if self.rules.drafts else 1.0, engines,
+                    row.clients)  # fmt: skip
         return loop, f"pool of {slots:,} tokens may fill" if binds else ""
 
     def lengths(self, row: Row, settings: Settings) -> tuple[np.ndarray, np.ndarray]:
@@ -126,13 +130,14 @@ class Predictor:
         return both[0], both[1]
 
 
-def with_machine(costs: Costs, machine: Machine, rules: Rules, layers: int, bare: bool = False) -> Costs:
-    """`costs` with the constants of a machine; `bare`: steps with a prompt are neither compiled nor captured."""
-    floor = machine.bare_layer_ms if bare else machine.eager_layer_ms
+def with_machine(costs: Costs, machine: Machine, rules: Rules, settings: Settings) -> Costs:
+    """`costs` with the constants of a machine, as far as they are met by an engine that is set so."""
+    kernel = {"eager": machine.eager_kernel_us, "bare": machine.bare_kernel_us, "captured": 0.0}[settings.launched]
+    hidden = settings.overlaps and rules.overlapped_host
     return costs._replace(
         prompt_work=machine.prompt_work if rules.power_cap else 1.0,
-        floor=1e6 * floor * layers if rules.eager_prompts else 0.0,
-        host=1e6 * machine.host_ms if rules.host else 0.0,
+        floor=1e3 * kernel * costs.kernels if rules.eager_prompts else 0.0,
+        host=1e6 * machine.host_ms if rules.host and not hidden else 0.0,
     )
 
 
@@ -162,15 +167,16 @@ def busy(predictor: Predictor, row: Row, ttft_ms: float, tpot_ms: float) -> floa
     """
     settings = settings_of(row)
     costs, _ = predictor.costs(row, settings)
-    bare = with_machine(costs, Machine(), predictor.rules, 0)
+    bare = with_machine(costs, Machine(), predictor.rules, settings)
     mean = (1 + settings.shortest) / 2
     isl, osl, engines = mean * row.isl, mean * row.osl, row.parallel.data
     clients = max(row.clients / engines, 1)
     rate = clients / (ttft_ms + (osl - 1) * tpot_ms)
-    chunks = max(1, -(-isl // settings.budget))
+    chunks = max(1, -(-isl // (settings.budget or isl)))
     prefill = chunks * step_ns(bare, 0, 0.0, 1, int(isl / chunks), int(isl), isl * isl / 2 / chunks) / 1e6
     decode = step_ns(bare, round(clients), clients * (isl + osl / 2), 0, 0, 0, 0.0) / 1e6
-    return float(rate * (prefill + osl / clients * decode))
+    steps = osl / (settings.grows if predictor.rules.drafts else 1.0)
+    return float(rate * (prefill + steps / clients * decode))
 
 
 def _said(precision: Precision) -> str:

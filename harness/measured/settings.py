@@ -45,7 +45,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Settings:
-    """Of a row: the engine's and the client's, and which of them are assumed and by whom told."""
+    """Of a row: the engine's and the client's, and which of them are assumed and by whom told.
+
+    Attributes:
+        budget: tokens of a step; 0 = what one prompt and a step of decodes take, in 64s, as TensorRT-LLM's scripts with
+            MTP say: (drafts + 1) x batch + isl + 64.
+        launched: how kernels of a step with a prompt are: `eager`, `bare` (not even compiled) or `captured` in pieces.
+        drafts, accepted: tokens drafted a step, and the share of them that is right if those before it are.
+    """
 
     shortest: float
     rounds: int
@@ -60,8 +67,17 @@ class Settings:
     poll_steps: int
     experts: str
     fuses: bool
-    bare: bool
+    launched: str
+    balance_steps: int
+    overlaps: bool
+    drafts: int
+    accepted: float
     sources: tuple[str, ...]
+
+    @property
+    def grows(self) -> float:
+        """Tokens of a decode step: one, and each draft if those before it were accepted."""
+        return sum(self.accepted**i for i in range(self.drafts + 1))
 
 
 def read_row(number: int, values: Mapping[str, Any]) -> Row:
@@ -85,7 +101,7 @@ def read_row(number: int, values: Mapping[str, Any]) -> Row:
         clients = batch
     seen = {"origin": text["origin"], "engine": text["backend"], "version": str(text["backend_version"]),
             "model": text["model_path"], "gpu": text["system"], "precision": text["precision"], "isl": isl, "osl": osl,
-            "tensor": parallel.devices, "concurrency": clients,
+            "tensor": parallel.devices, "data": parallel.data, "experts": parallel.expert, "concurrency": clients,
             "measured": str(text["measured"])}  # fmt: skip
     mode = (str(text["gemm_quant_mode"]), str(text["moe_quant_mode"]))
     return Row(number, str(text["id"]), str(text["model_path"]), str(text["system"]), str(text["backend"]),

@@ -29,7 +29,6 @@ WEIGHTED = slice(1, SPENT.start)  # a mean over time of the others means nothing
 HELD = AT["cached"] - AT["used"] + 1  # columns of the books before those of free slots
 MORE = len(LayoutBooks._fields) - len(Books._fields)
 HEADER = ["step", "start_s", *INTEGERS[1 : SPENT.start], *(f"{n}_ms" for n in INTEGERS[SPENT])]
-LINE = ["%d", "%r", *["%d"] * (SPENT.start - 1), *["%r"] * (SPENT.stop - SPENT.start)]
 CHUNK = 16_384
 MOST = 32_768  # steps summed at once
 DETAILED = 20_000  # steps with a row each in the file, jumps or not: enough for every figure
@@ -228,13 +227,19 @@ class StepLog:
         self._lanes = int(lanes[-1])
 
     def _write(self, rows: np.ndarray, repeat: np.ndarray) -> None:
-        """Append rows; a third of the time that pandas takes, and the same text."""
-        steps = self._written + np.cumsum(repeat) - repeat
-        spent = (rows[:, SPENT] / 1e6).T.tolist()
-        columns = [steps.tolist(), (rows[:, 0] / 1e9).tolist(), *rows[:, 1 : SPENT.start].T.tolist(), *spent]
-        columns += [*rows[:, len(INTEGERS) :].T.tolist(), repeat.tolist()]
-        line = ",".join([*LINE, *["%d"] * len(self.more), "%d"]) + "\n"
-        text = "".join(map(line.__mod__, zip(*columns, strict=True)))
+        """Append rows; a fifth of the time that pandas takes, and the same text."""
+        numbers = self._written + np.cumsum(repeat) - repeat
+        columns = [rows[:, 0] / 1e9, *rows[:, 1 : SPENT.start].T, *(rows[:, SPENT] / 1e6).T]
+        columns += [*rows[:, len(INTEGERS) :].T, repeat]
+        line, told = "%d", [numbers.tolist()]
+        for column in columns:
+            form = "%r" if column.dtype.kind == "f" else "%d"
+            if (column == column[0]).all():  # many are 0 from beginning to end, and need not be told row by row
+                line += f",{form % column[0].item()}"
+            else:
+                line += f",{form}"
+                told.append(column.tolist())
+        text = "".join(map(f"{line}\n".__mod__, zip(*told, strict=True)))
         header = ",".join([*HEADER, *self.more, "repeat\n"])
         with named(self.path), open(self.path or "", "a" if self._written else "w", encoding="utf-8") as file:
             file.write(text if self._written else header + text)

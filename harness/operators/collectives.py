@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from harness.errors import HarnessError
-from harness.operators.folder import Tables
+from harness.operators.folder import Tables, versions
 
 
 def all_reduce_ns(tables: Tables, elements: np.ndarray, devices: int) -> np.ndarray:
@@ -24,6 +24,29 @@ def all_reduce_ns(tables: Tables, elements: np.ndarray, devices: int) -> np.ndar
         if len(rows):
             return line(rows["message_size"], rows["latency"] * 1e6, elements)
     return collective_ns(tables, "all_reduce", elements, devices)
+
+
+# Bytes up to which vLLM 0.10.2 fuses an all-reduce with the norm behind it, by devices (collective_fusion.py).
+FUSED = {2: 64 << 20, 4: 1 << 20, 8: 1 << 19}
+
+
+def fused_reduce_ns(tables: Tables, elements: np.ndarray, devices: int, apart: np.ndarray) -> np.ndarray:
+    """``[len(elements)]``: ns of an all-reduce and a norm in one kernel: TensorRT-LLM's, which FlashInfer hands to the
+    others. Where the GPU has none of its tables, the engine's own all-reduce.
+
+    Args:
+        apart: what both take one after the other, which larger ones do.
+    """
+    if devices == 1 or (tables.engine == "vllm" and devices not in FUSED):
+        return apart
+    one = all_reduce_ns(tables, elements, devices)
+    place = tables.folder / tables.gpu_name / "trtllm"
+    if tables.engine != "trtllm" and versions(place):
+        one = np.minimum(one, all_reduce_ns(Tables(tables.folder, tables.gpu_name, "trtllm"), elements, devices))
+        tables.note("small all-reduces, with the norm behind them, are TensorRT-LLM's")
+    small = 2 * elements <= FUSED[devices] if tables.engine == "vllm" else True  # SGLang's 2,048 tokens hold any batch
+    found: np.ndarray = np.where(small, np.minimum(one, apart), apart)
+    return found
 
 
 def collective_ns(tables: Tables, name: str, elements: np.ndarray, devices: int) -> np.ndarray:

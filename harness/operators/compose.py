@@ -9,8 +9,8 @@ import numpy as np
 from harness.errors import HarnessError
 from harness.layout.shares import share_of_heads
 from harness.operators.attention import Surface, decode_surface, prompt_surface
-from harness.operators.collectives import all_reduce_ns, collective_ns
-from harness.operators.costs import LANES, TOKENS, Costs
+from harness.operators.collectives import all_reduce_ns, collective_ns, fused_reduce_ns
+from harness.operators.costs import LANES, TOKENS, Costs, drafting
 from harness.operators.experts import expert_ns
 from harness.operators.folder import Tables
 from harness.operators.gemm import Gemms
@@ -23,6 +23,7 @@ CONTEXTS = 2.0 ** np.arange(1, 18)  # at which decode attention is tabulated
 BATCH, LENGTH = 2.0 ** np.arange(9), np.array([1, 16, 32, 64, 128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192,
                                                10240, 12288, 16384, 32768, 65536, 131072.0])  # fmt: skip
 NORMS, ROPE = 2, 1.1
+NORMED_HEADS = ("qwen3", "qwen3_moe", "qwen3_5_moe_text", "minimax_m2")  # queries and keys; MiniMax's of all heads
 GRAPHS = {  # batch sizes of captured graphs: the engine pads a decode step to the next one, and beyond to none
     "vllm": [1, 2, 4, *range(8, 513, 8)], "sglang": [1, 2, 4, 8, 12, 16, *range(24, 257, 8)],
     "trtllm": [1, 2, 4, *range(8, 129, 8), 256, 512, 1024],
@@ -38,13 +39,17 @@ class Rules:
         history: a chunk of a prompt pays for the pairs with its history.
         static_scales: fp8 and NVFP4 products of TensorRT-LLM are without the quantiser that their table holds.
         padded_graphs: decode steps are padded to a captured batch size.
-        power_cap: steps with a prompt take `prompt_work` times their operators.
-        eager_prompts: steps with a prompt take at least `eager_layer_ms` a layer.
+        power_cap: products and attention of prompts take `prompt_work` times their operators.
+        eager_prompts: steps with a prompt take at least `eager_kernel_us` a kernel.
         host: every step takes `host_ms` beside.
+        overlapped_host: but where an engine prepares the next step while one runs.
         pointwise: norms, activations and rotations take their bytes and a constant.
         borrowed_kernels: experts take no less than by the engine's own kernel, where it was measured with other shapes.
         dynamic_scales: a kernel quantises the input of each NVFP4 product, but in TensorRT-LLM.
-        fused_norms: the norm behind an all-reduce is part of it, where the engine fuses them.
+        fused_norms: the norm behind a small all-reduce is part of it, where the engine fuses them (`fused_reduce_ns`).
+        small_kernels: the choice of experts, the sum with shared ones and the gates of recurrent layers take time.
+        drafts: tokens are drafted and verified, where the engine does.
+        normed_heads: queries and keys are normed, of the models that do.
         launches: fp8_block products are without the launches that their table holds.
     """
 
@@ -59,6 +64,10 @@ class Rules:
     borrowed_kernels: bool = True
     dynamic_scales: bool = True
     fused_norms: bool = True
+    normed_heads: bool = True
+    overlapped_host: bool = True
+    small_kernels: bool = True
+    drafts: bool = True
     launches: bool = True
 
     @classmethod
@@ -76,12 +85,14 @@ class Rules:
 
 
 def compose(model: Model, tables: Tables, parallel: Parallel, precision: Precision, machine: Machine,
-            rules: Rules | None = None, expert_kernel: str = "", fuses: bool = False) -> Costs:  # fmt: skip
+            rules: Rules | None = None, expert_kernel: str = "", fuses: bool = False,
+            drafts: int = 0) -> Costs:  # fmt: skip
     """What each step costs on one of the devices; data-parallel groups run in lockstep with as many tokens each.
 
     Args:
         expert_kernel: see `expert_ns`.
         fuses: whether the engine fuses all-reduces and norms.
+        drafts: tokens that are drafted a step (see `drafting`).
 
     Raises:
         HarnessError: an operator that the model needs is in no table; the message names it.
@@ -92,30 +103,32 @@ def compose(model: Model, tables: Tables, parallel: Parallel, precision: Precisi
                   rules.launches)  # fmt: skip
     known = np.unique(np.r_[np.arange(0, 129), np.arange(136, 1025, 8), np.arange(1088, TOKENS + 1, 64)])
     build = _Build(model, tables, parallel, precision, rules, gemms, np.maximum(known, 1).astype(float), expert_kernel,
-                   rules.fused_norms and fuses)  # fmt: skip
-    decode, prompt = build.by_tokens()
+                   rules.fused_norms and fuses, drafts if rules.drafts else 0)  # fmt: skip
     every = np.arange(TOKENS + 1)
-    decode, prompt = np.interp(every, known, decode), np.interp(every, known, prompt)
+    decode, prompt, moves = (np.interp(every, known, one) for one in build.by_tokens())
+    kernels = float(model.kernels(precision, parallel))
     if rules.padded_graphs:
         sizes = np.array(GRAPHS[tables.engine])
         padded = every.copy()
         within = every <= sizes[-1]
         padded[within] = sizes[np.searchsorted(sizes, every[within])]
         decode = decode[padded]
-    return Costs(
-        decode, prompt, build.by_sequences(), build.lanes(), CONTEXTS, np.log(build.prompts()), np.log2(BATCH),
-        np.log2(LENGTH), machine.prompt_work if rules.power_cap else 1.0,
-        1e6 * machine.eager_layer_ms * model.layers if rules.eager_prompts else 0.0,
-        1e6 * machine.host_ms if rules.host else 0.0, rules.history,
+    costs = Costs(
+        decode, prompt, moves, build.by_sequences(), build.lanes(), CONTEXTS, np.log(build.prompts()), np.log2(BATCH),
+        np.log2(LENGTH), machine.prompt_work if rules.power_cap else 1.0, kernels,
+        1e3 * machine.eager_kernel_us * kernels if rules.eager_prompts else 0.0,
+        1e6 * machine.host_ms if rules.host else 0.0, 1, rules.history,
     )  # fmt: skip
+    return drafting(costs, build.drafts, model.layers)
 
 
 class _Build:
     """The parts of a step, each over all counts at once."""
 
     def __init__(self, model: Model, tables: Tables, parallel: Parallel, precision: Precision, rules: Rules,
-                 gemms: Gemms, tokens: np.ndarray, expert_kernel: str = "", fuses: bool = False) -> None:  # fmt: skip
-        self.expert_kernel, self.fuses = expert_kernel, fuses
+                 gemms: Gemms, tokens: np.ndarray, expert_kernel: str = "", fuses: bool = False,
+                 drafts: int = 0) -> None:  # fmt: skip
+        self.expert_kernel, self.fuses, self.drafts = expert_kernel, fuses, drafts
         self.model, self.tables, self.parallel, self.precision = model, tables, parallel, precision
         self.rules, self.gemms, self.tokens = rules, gemms, tokens
         text, share = model.text, parallel.tensor
@@ -130,22 +143,64 @@ class _Build:
         self.latent = Latent(tables, gemms, text, self.heads, precision.attention, precision.kv,
                              tokens) if has_latent else None  # fmt: skip
 
-    def by_tokens(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of steps without, and with, a prompt."""
-        model, text, share = self.model, self.model.text, self.parallel.tensor
-        decode = self.pointwise(self.hidden, self.hidden)  # the embedding
-        prompt = decode.copy()
+    def by_tokens(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of a step without a prompt; products of one with a prompt, and what else it moves."""
+        model, share = self.model, self.parallel.tensor
+        decode = prompt = self.mlps()
+        moves = self.pointwise(self.hidden, self.hidden) + self.activations() + self.small()  # the first: the embedding
         for (kind, _), count in model.mixers.items():
             one, of_prompt = self.mixer(kind)
             decode, prompt = decode + count * one, prompt + count * of_prompt
-        norms = 0 if self.fuses and share > 1 else NORMS * model.layers
-        rest = norms * self.pointwise(2 * self.hidden, 2 * self.hidden) + self.mlps()
-        rest = rest + (2 * model.layers + 1) * all_reduce_ns(self.tables, self.tokens * self.hidden, share)
-        if self.parallel.data > 1 and model.sparse:
-            rest = rest + model.sparse * self.dispatch() - model.sparse * all_reduce_ns(
-                self.tables, self.tokens * self.hidden, share)  # fmt: skip
-        assert text is not None
-        return decode + rest, prompt + rest
+            moves = moves + count * self.heads_moved(kind)
+        norm, elements = self.pointwise(2 * self.hidden, 2 * self.hidden), self.tokens * self.hidden
+        reduce = all_reduce_ns(self.tables, elements, share)
+        both = norm + reduce
+        every, gathered = NORMS * model.layers, model.sparse if self.parallel.data > 1 else 0
+        moves = moves + reduce + gathered * (self.dispatch() - reduce if gathered else 0.0)
+        decode = decode + moves + every * (fused_reduce_ns(self.tables, elements, share, both) if self.fuses else both)
+        return decode, prompt, moves + every * both + self.rotations()
+
+    def activations(self) -> np.ndarray:
+        """Of dense MLPs and shared experts in all layers; those of experts are in their table."""
+        model, share = self.model, self.parallel.tensor
+        widths = [*model.dense.items(), *([(model.shared_inner, model.sparse)] if model.shared_inner else [])]
+        return sum((count * self.pointwise(2 * inner // share, inner // share) for inner, count in widths),
+                   np.zeros(len(self.tokens)))  # fmt: skip
+
+    def small(self) -> np.ndarray:
+        """In all layers: the choice of experts, the sum with shared ones; norm and gate behind a recurrence."""
+        model, text, total = self.model, self.model.text, np.zeros(len(self.tokens))
+        if not self.rules.small_kernels:
+            return total
+        if model.sparse:
+            total += model.sparse * self.pointwise(model.experts, 2 * text.num_experts_per_tok)
+            total += model.sparse * self.pointwise(2 * self.hidden, self.hidden) if model.shared_inner else 0.0
+        recurrent = sum(count for (kind, _), count in model.mixers.items() if kind == "state")
+        if recurrent:
+            value = text.linear_num_value_heads * text.linear_value_head_dim // self.parallel.tensor
+            total += recurrent * self.pointwise(2 * value, value)
+        return total
+
+    def heads_moved(self, kind: str) -> np.ndarray:
+        """Norms of queries and keys in one layer. MiniMax's go over all heads, so devices add up their squares."""
+        model, share = self.model, self.parallel.tensor
+        if kind not in ("full", "window") or model.text.model_type not in NORMED_HEADS or not self.rules.normed_heads:
+            return np.zeros(len(self.tokens))
+        width = (self.heads + self.kv_heads) * model.text.head_dim
+        if model.text.model_type != "minimax_m2" or share == 1:
+            return self.pointwise(width, width)
+        squares = self.pointwise(width, 0) + all_reduce_ns(self.tables, 4 * self.tokens, share)  # two in float32
+        return squares + self.pointwise(width, width)
+
+    def rotations(self) -> np.ndarray:
+        """Of queries and keys, and the cache's writing, in all layers, of a prompt."""
+        if not self.rules.pointwise:
+            return np.zeros(len(self.tokens))
+        gate = 2 if self.model.text.get("attn_output_gate") else 1
+        q, kv = gate * self.heads * self.model.text.head_dim, 2 * self.kv_heads * self.model.text.head_dim
+        layers = sum(count for (kind, _), count in self.model.mixers.items() if kind in ("full", "window"))
+        moved: np.ndarray = layers * ROPE * 2 * self.tokens * (2 * (q + kv) + kv) / self.tables.gpu.bytes_per_ns
+        return moved
 
     def mixer(self, kind: str) -> tuple[np.ndarray, np.ndarray]:
         """Projections of one layer's attention, of a decode and of a prompt step."""
@@ -159,8 +214,7 @@ class _Build:
         q, kv = gate * self.heads * width, 2 * self.kv_heads * width
         one = self.gemms.ns(dtype, self.tokens, q + kv, self.hidden, normed=True)
         one = one + self.gemms.ns(dtype, self.tokens, self.hidden, self.heads * width)
-        bare = 2 * self.tokens * (2 * (q + kv) + kv) / self.tables.gpu.bytes_per_ns if self.rules.pointwise else 0.0
-        return one, one + ROPE * bare
+        return one, one
 
     def recurrence(self) -> tuple[np.ndarray, np.ndarray]:
         """A gated delta network: projections, convolution and recurrence; decodes' states come with `lanes`."""
@@ -192,11 +246,9 @@ class _Build:
         return total
 
     def mlp(self, inner: int) -> np.ndarray:
-        """Gate and up in one product, the activation, down."""
-        dtype = self.precision.mlp
-        one = self.gemms.ns(dtype, self.tokens, 2 * inner, self.hidden, normed=True)
-        one = one + self.pointwise(2 * inner, inner)
-        return one + self.gemms.ns(dtype, self.tokens, self.hidden, inner)
+        """Gate and up in one product, and down."""
+        one = self.gemms.ns(self.precision.mlp, self.tokens, 2 * inner, self.hidden, normed=True)
+        return one + self.gemms.ns(self.precision.mlp, self.tokens, self.hidden, inner)
 
     def dispatch(self) -> np.ndarray:
         """An all-gather of hidden states before the experts and a reduce-scatter behind them, over all devices."""
@@ -225,7 +277,7 @@ class _Build:
         for (kind, reach), layers in self.model.mixers.items():
             if kind == "state":
                 one = state_ns(self.tables, self.model.text, self.parallel.tensor, np.maximum(count, 1), "generation")
-                total += layers * one[:, None]
+                total += layers * (1 + self.drafts) * one[:, None]  # each token that is verified moves the state
                 continue
             total += layers * _over(self.surface(kind, reach, prompts=False), count, CONTEXTS)
         return total

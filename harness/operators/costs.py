@@ -15,18 +15,23 @@ class Costs(NamedTuple):
     """Arrays that a step's time is looked up in; all times in ns.
 
     Attributes:
-        decode_tokens, prompt_tokens: ``[tokens + 1]`` all that goes by tokens, of steps without and with a prompt.
+        decode_tokens: ``[tokens + 1]`` all that goes by tokens, of steps without a prompt.
+        prompt_tokens, prompt_moves: ``[tokens + 1]`` the same with a prompt: products; what waits for memory or links.
         sequences: ``[lanes + 1]`` the output matrix.
         lanes: ``[lanes + 1, contexts]`` decode attention in all layers, at `contexts` (ascending) tokens each.
         prompts: ``[batch, length]`` logarithm of prompt attention in all layers, at `batch` and `length` (both log2).
-        prompt_work: a step with a prompt takes so many times its operators (a power cap; tables are at top clocks).
-        floor: least time of a step with a prompt, whose kernels are launched one by one.
+        prompt_work: products and attention of a prompt take so many times their operators (a power cap lowers clocks;
+            tables are at top clocks).
+        kernels: launched in a step with a prompt.
+        floor: least time of such a step, whose kernels are launched one by one.
         host: of every step, beside its kernels.
+        verified: tokens of a sequence in a decode step: the last one, and those that were drafted behind it.
         history: whether a chunk pays for the pairs it attends (else as a whole prompt of its own length).
     """
 
     decode_tokens: np.ndarray
     prompt_tokens: np.ndarray
+    prompt_moves: np.ndarray
     sequences: np.ndarray
     lanes: np.ndarray
     contexts: np.ndarray
@@ -34,9 +39,26 @@ class Costs(NamedTuple):
     batch: np.ndarray
     length: np.ndarray
     prompt_work: float
+    kernels: float
     floor: float
     host: float
+    verified: int
     history: bool
+
+
+def drafting(costs: Costs, drafts: int, layers: int) -> Costs:
+    """With so many tokens drafted a step by one layer more (MTP, one after the other), and verified in the next step.
+
+    Verifying reads each sequence's KV once; a draft takes one of the model's layers and an output matrix.
+    """
+    if not drafts:
+        return costs
+    count = np.arange(len(costs.sequences))
+    at = np.minimum((1 + drafts) * count, len(count) - 1)
+    verified = costs.sequences[at] * (1 + drafts) * count / np.maximum(at, 1)
+    each = costs.sequences + costs.decode_tokens[: len(count)] / layers
+    return costs._replace(sequences=np.maximum(verified, costs.sequences) + drafts * each,
+                          lanes=costs.lanes * (1 + drafts / layers), verified=1 + drafts)  # fmt: skip
 
 
 @njit(cache=True)
@@ -92,13 +114,18 @@ def step_ns(costs: Costs, decodes: int, context: float, prompts: int, tokens: in
 
     Prompts and decodes of one step share its products and have an attention each, one after the other.
     """
-    slowest = decode_attention(costs, decodes, context)
-    slowest += prompt_attention(costs, prompts, tokens, prompt_context, pairs)
-    slowest += _by(costs.sequences, decodes + prompts)
+    rest = decode_attention(costs, decodes, context) + _by(costs.sequences, decodes + prompts)
     if prompts == 0:
-        return _by(costs.decode_tokens, decodes) + slowest + costs.host
-    work = _by(costs.prompt_tokens, decodes + tokens) + slowest
-    return max(work * costs.prompt_work, costs.floor) + costs.host
+        return _by(costs.decode_tokens, decodes * costs.verified) + rest + costs.host
+    work = prompt_attention(costs, prompts, tokens, prompt_context, pairs)
+    return _with_prompts(costs, decodes * costs.verified + tokens, work, rest) + costs.host
+
+
+@njit(cache=True)
+def _with_prompts(costs: Costs, tokens: int, work: float, rest: float) -> float:
+    """`work` goes by the clock, `rest` doesn't."""
+    work += _by(costs.prompt_tokens, tokens)
+    return max(work * costs.prompt_work + _by(costs.prompt_moves, tokens) + rest, costs.floor)
 
 
 @njit(cache=True)
@@ -109,14 +136,14 @@ def lockstep_ns(costs: Costs, work: np.ndarray) -> float:
     Args:
         work: ``[engines, 6]`` as the arguments of `step_ns`; an engine without any computes a dummy token.
     """
-    most, prompts, slowest, attention = 1, False, 0.0, 0.0
+    most, prompts, slowest = 1, False, 0.0
     for decodes, context, chunks, tokens, prompt_context, pairs in work:
         lanes, count = int(decodes), int(chunks)
-        most = max(most, lanes + int(tokens))
+        most = max(most, lanes * costs.verified + int(tokens))
         prompts = prompts or count > 0
-        attention = decode_attention(costs, lanes, context)
-        attention += prompt_attention(costs, count, int(tokens), int(prompt_context), pairs)
-        slowest = max(slowest, attention + _by(costs.sequences, max(lanes + count, 1)))
+        clocked = prompt_attention(costs, count, int(tokens), int(prompt_context), pairs) * costs.prompt_work
+        rest = decode_attention(costs, lanes, context) + _by(costs.sequences, max(lanes + count, 1))
+        slowest = max(slowest, clocked + rest)
     if not prompts:
         return _by(costs.decode_tokens, most) + slowest + costs.host
-    return max((_by(costs.prompt_tokens, most) + slowest) * costs.prompt_work, costs.floor) + costs.host
+    return _with_prompts(costs, most, 0.0, slowest) + costs.host

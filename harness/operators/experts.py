@@ -16,6 +16,7 @@ SHAPE = ("hidden_size", "inter_size", "topk", "num_experts")
 # Kernels that engines are known to take for shapes that were measured by others only, and what they pad width and inner
 # width to (vLLM's mxfp4.py).
 BORROWED = {"marlin": (256, 128)}
+LENT = {"flashinfer_trtllm": "sglang"}  # TensorRT-LLM's own, which FlashInfer hands to others, in whose tables it is
 
 
 def expert_ns(tables: Tables, dtype: str, tokens: np.ndarray, hidden: int, inner: int, top_k: int, experts: int,
@@ -28,7 +29,7 @@ def expert_ns(tables: Tables, dtype: str, tokens: np.ndarray, hidden: int, inner
         tensor, expert: degrees in which each expert, and their number, are shared.
         kernel: part of the name of the kernel that the engine takes, where several share a key; else, or where none is
             called so, the median of them.
-        borrow: see `_borrowed`.
+        borrow: see `_borrowed` and `_lent`.
 
     Raises:
         HarnessError: the table lacks the shape.
@@ -37,10 +38,24 @@ def expert_ns(tables: Tables, dtype: str, tokens: np.ndarray, hidden: int, inner
     rows, scale = _rows(tables, dtype, shape, tensor, expert)
     rows = _of_skew(rows)
     named = rows["kernel_source"].str.contains(kernel, regex=False)
+    if kernel in LENT and borrow and not named.any():
+        return _lent(tables, dtype, shape, tensor, expert, kernel, tokens)
     own = scale * _curve(rows[named] if kernel and named.any() else rows, tokens)
     if kernel in BORROWED and borrow and not named.any():
         return np.maximum(own, _borrowed(tables, dtype, shape, tensor, expert, kernel, tokens))
     return own
+
+
+def _lent(tables: Tables, dtype: str, shape: tuple[int, int, int, int], tensor: int, expert: int, kernel: str,
+          tokens: np.ndarray) -> np.ndarray:  # fmt: skip
+    """``[len(tokens)]``: what experts of this shape take by a kernel that another engine was measured with."""
+    other = Tables(tables.folder, tables.gpu_name, LENT[kernel])
+    rows, scale = _rows(other, dtype, shape, tensor, expert)
+    named = rows[rows["kernel_source"].str.contains(kernel, regex=False)]
+    tables.note(f"experts by {kernel} are those of {other.engine} {other.version}")
+    for note in other.notes:
+        tables.note(note)
+    return scale * _curve(_of_skew(named if len(named) else rows), tokens)
 
 
 def _borrowed(tables: Tables, dtype: str, shape: tuple[int, int, int, int], tensor: int, expert: int, kernel: str,

@@ -13,7 +13,7 @@ import yaml
 from harness.errors import HarnessError
 
 PATH = Path(__file__).with_name("machines.yaml")
-NAMES = {"prompt_work": "gpu", "host_ms": "engine", "eager_layer_ms": "engine", "bare_layer_ms": "engine",
+NAMES = {"prompt_work": "gpu", "host_ms": "engine", "eager_kernel_us": "engine", "bare_kernel_us": "engine",
          "client_ms": "engine"}  # fmt: skip
 
 
@@ -22,17 +22,17 @@ class Machine:
     """A GPU with an engine on it.
 
     Attributes:
-        prompt_work: a step with a prompt takes so many times its operators, which were measured at locked top clocks.
+        prompt_work: products and attention of a prompt take so many times their operators, measured at top clocks.
         host_ms: what every step takes beside its kernels.
-        eager_layer_ms: a step with a prompt takes no less a layer: its kernels are launched one by one.
-        bare_layer_ms: the same where nothing of such a step is compiled or captured in pieces (decodes alone are).
+        eager_kernel_us: a step with a prompt takes no less a kernel (`Model.kernels`): each is launched by itself.
+        bare_kernel_us: the same where nothing of such a step is compiled or captured in pieces (decodes alone are).
         client_ms: between a client's sending and the engine's seeing a request: HTTP, tokenising, a queue or two.
     """
 
     prompt_work: float = 1.0
     host_ms: float = 0.0
-    eager_layer_ms: float = 0.0
-    bare_layer_ms: float = 0.0
+    eager_kernel_us: float = 0.0
+    bare_kernel_us: float = 0.0
     client_ms: float = 0.0
 
     @classmethod

@@ -9,6 +9,12 @@ from harness.errors import HarnessError
 from harness.layout.layers import Kinds, Text, layers_of
 from harness.layout.weights import experts_of, inner_of, is_sparse, shared_inner_of, weights_of
 
+# Kernels of a layer of a prompt, without all-reduces and quantisers. Attention: norm, product, rotation and cache,
+# attention, output; latent: three norms, two products down and two up, rotation, joining, cache, attention, output;
+# state: norm, two products, convolution, gates, a norm of queries and keys, five of the recurrence, norm, output.
+MIXERS = {"full": 5, "window": 5, "latent": 12, "state": 13}
+# Norm, gate and up, activation, down; norm, router, choice, sorting, two products and activation, sum; three and a sum.
+DENSE, SPARSE, SHARED = 4, 8, 4
 PRECISIONS = ("bfloat16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4_wo")
 WEIGHT_BYTES = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "mxfp4": 0.53125, "int4_wo": 0.53125}
 
@@ -109,6 +115,19 @@ class Model:
     @property
     def shared_inner(self) -> int:
         return shared_inner_of(self.text, self.expert_inner)
+
+    def kernels(self, precision: Precision, parallel: Parallel) -> int:
+        """That a step with a prompt launches on one device: the same count whatever the engine fuses."""
+        blocked = ("fp8_block", "nvfp4")  # these have a quantiser before each product
+        count = 0
+        for (kind, _), layers in self.mixers.items():
+            products = {"latent": 4, "state": 2}.get(kind, 2)
+            count += layers * (MIXERS[kind] + products * (precision.attention in blocked))
+        count += sum(self.dense.values()) * (DENSE + 2 * (precision.mlp in blocked))
+        count += self.sparse * (SPARSE + 2 * (precision.experts in blocked))
+        if self.shared_inner:
+            count += self.sparse * (SHARED + 2 * (precision.mlp in blocked))
+        return count + 2 * self.layers * (parallel.devices > 1)
 
     def weight_bytes(self, precision: Precision, parallel: Parallel) -> float:
         """Bytes of weights on one device: attention and MLPs are shared by its group, experts by all devices."""

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.operators.experts import expert_ns
+from harness.operators.experts import SHAPE, expert_ns
 from harness.operators.folder import Tables
 from tests.measured.made_up import write_tables
 
@@ -49,3 +49,18 @@ def test_nothing_is_borrowed_unasked(folder: Path, kernel: str, borrow: bool) ->
     tables = Tables(folder, "made_up", "vllm")
     assert expert_ns(tables, "mxfp4", TOKENS, *OWN, 1, 1, kernel, borrow) == pytest.approx(10_000 + 10 * TOKENS)
     assert not tables.notes
+
+
+def test_a_kernel_that_another_engine_was_measured_with(tmp_path: Path) -> None:
+    """TensorRT-LLM's own is in SGLang's table only, half as long."""
+    write_tables(tmp_path, engines=("trtllm", "sglang"))
+    for engine, kernel, slope in (("trtllm", "deepgemm", 2e-5), ("sglang", "sglang_flashinfer_trtllm_moe", 1e-5)):
+        rows = [{"moe_dtype": "fp8_block", "num_tokens": n, **dict(zip(SHAPE, OWN, strict=True)), "moe_tp_size": 1,
+                 "moe_ep_size": 1, "distribution": "balanced", "kernel_source": kernel, "latency": n * slope}
+                for n in (1, 16384)]  # fmt: skip
+        pd.DataFrame(rows).to_parquet(tmp_path / "made_up" / engine / "0.24.0" / "moe_perf.parquet")
+    tables = Tables(tmp_path, "made_up", "trtllm")
+    for borrow, ns in ((True, 10), (False, 20)):
+        assert expert_ns(tables, "fp8_block", TOKENS, *OWN, 1, 1, "flashinfer_trtllm", borrow) == pytest.approx(
+            ns * TOKENS)  # fmt: skip
+    assert any("those of sglang 0.24.0" in note for note in tables.notes)

@@ -9,7 +9,7 @@ from harness.errors import HarnessError
 from harness.measured.exact import serve_exactly
 from harness.measured.loop import CHUNKED, PROMPTS_FIRST, WHOLE, Loop, serve
 from harness.operators.compose import compose
-from harness.operators.costs import Costs, step_ns
+from harness.operators.costs import Costs, drafting, step_ns
 from harness.operators.folder import Tables
 from harness.operators.machines import Machine
 from harness.operators.model import Model, Parallel, Precision
@@ -85,6 +85,33 @@ def test_arrivals_are_looked_for_now_and_then(costs: Costs) -> None:
     loop = Loop(PROMPTS_FIRST, 4096, 8, 1, clients=2)
     soon, late = (serve(loop._replace(poll_steps=polls), costs, prompts, outputs)[1][2] for polls in (0, 30))
     assert late > soon + 5 * step_ns(costs, 1, 90.0, 0, 0, 0, 0.0)
+
+
+def test_prompts_wait_until_every_engine_has_some(costs: Costs) -> None:
+    """Two engines decode; the next prompt waits ten steps for one on the other, which never comes."""
+    prompts, outputs = np.full(3, 64), np.array([200, 20, 20])
+    loop = Loop(WHOLE, 4096, 8, 1, engines=2, clients=2)
+    soon, late = (serve(loop._replace(balance_steps=steps), costs, prompts, outputs)[1][2] for steps in (0, 11))
+    assert late == soon  # one engine has no decodes left: nothing to wait for
+    prompts, outputs = np.full(5, 64), np.array([200, 200, 20, 20, 20])
+    loop = loop._replace(clients=4)
+    soon, late = (serve(loop._replace(balance_steps=steps), costs, prompts, outputs)[1][4] for steps in (0, 11))
+    assert late - soon == pytest.approx(10 * step_ns(costs, 1, 90.0, 0, 0, 0, 0.0), rel=0.2)
+
+
+def test_drafts_are_verified_together(costs: Costs) -> None:
+    """Three drafts: four tokens of a sequence in a step, as of four; a quarter of the steps if all are right."""
+    drafts = drafting(costs, 3, 8)
+    one, four = step_ns(costs, 4, 4 * 90.0, 0, 0, 0, 0.0), step_ns(drafts, 1, 90.0, 0, 0, 0, 0.0)
+    apart = 3 * (costs.sequences[1] + costs.decode_tokens[1] / 8)
+    lanes = costs.lanes[4] - costs.lanes[1] * (1 + 3 / 8)
+    assert one + apart - lanes.max() <= four <= one + apart - lanes.min()
+    assert drafting(costs, 0, 8) is costs
+    prompts, outputs = np.full(4, 64), np.full(4, 41)
+    plain, sooner = (serve(Loop(WHOLE, 4096, 8, 1, clients=4, grows=grows), costs, prompts, steps)
+                     for grows, steps in ((1.0, outputs), (4.0, np.full(4, 11))))  # fmt: skip
+    assert (sooner[1] == plain[1]).all()
+    assert (sooner[2] - sooner[1])[0] / (plain[2] - plain[1])[0] == pytest.approx(0.25, rel=0.01)
 
 
 def test_engines_in_lockstep_share_the_clients_and_each_step(costs: Costs) -> None:
