@@ -324,16 +324,6 @@ class Allocator(ABC):
         self._shift(before, split(holder))
         return holder.room
 
-    def grow_each(self, seqs: Sequence[Holder]) -> int:
-        """`grow` each sequence in order by its next token, until one is refused; how many were granted.
-
-        For sequences without room that decode in this step. Override it where many can grow at once.
-        """
-        for granted, holder in enumerate(seqs):
-            if not self.grow(holder, holder.stored + 1):
-                return granted
-        return len(seqs)
-
     def free_unread(self, holder: Holder) -> None:
         """Free what no layer will read again of a sequence, as `grow` does before it asks for more."""
         if self._ledger is not None:

@@ -83,14 +83,6 @@ class Checked(Allocator):
         self.check()
         return room
 
-    def grow_each(self, seqs: Sequence[Holder]) -> int:
-        granted = self.allocator.grow_each(seqs)
-        self._require(granted <= len(seqs), f"grow_each granted {granted} of {len(seqs)}")
-        short = next((seq for seq in seqs[:granted] if seq.stored >= seq.room), None)
-        self._require(short is None, f"grow_each left {short and short.name} without room for another token")
-        self.check()
-        return granted
-
     def free_unread(self, holder: Holder) -> None:
         free, held = self.allocator.free_slots, holder.held
         self.allocator.free_unread(holder)

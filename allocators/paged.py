@@ -125,16 +125,6 @@ class Paged(Allocator):
     def swap(self, group: Sequence[Holder], to_host: bool, spare: int = 0) -> bool:
         return self._swap_out(group) if to_host else self._swap_in(group, spare)
 
-    def grow_each(self, seqs: Sequence[Holder]) -> int:
-        """In bulk: the blocks that growing one by one would take, in the same order."""
-        own = type(self).widen is not Paged.widen or type(self).grow is not Allocator.grow
-        if own or self._forks.blocks or max([seq.promise for seq in seqs], default=0):
-            return super().grow_each(seqs)
-        granted = min(len(seqs), self.pool.num_free)
-        if granted:
-            self._widen_each(seqs, range(granted))
-        return granted
-
     def extend(self, seqs: Sequence[Holder], rounds: int) -> Growth:
         """In bulk: the blocks that growing round by round would take, in the same order."""
         if self.enable_prefix_caching or self._forks.blocks or self._over or self._by_layer:

@@ -47,14 +47,14 @@ def main() -> None:
 
 def _run() -> None:
     from harness.config.options import chosen
-    from harness.console.arguments import quoted
+    from harness.console.arguments import is_override, quoted
     from harness.console.mistakes import explained
 
     sys.argv[1:] = chosen(quoted(sys.argv[1:]))
     if any(word.startswith("repeats=") for word in sys.argv[1:]) and not {"-m", "--multirun"} & set(sys.argv):
         sys.argv.append("-m")  # several runs are a sweep
-    # Flags first: argparse takes the overrides in one piece only.
-    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))
+    # Flags first, with what belongs to them: argparse takes the overrides in one piece only.
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: (word not in ("-m", "--multirun"), is_override(word)))
     with explained(EXPERIMENTS):
         hydra.main(version_base="1.3", config_path=str(EXPERIMENTS), config_name="config")(run)()
 

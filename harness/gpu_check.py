@@ -28,7 +28,7 @@ from harness.folders.owner import Lock, lock_owner, results_in
 from harness.installation import EXPERIMENTS
 from harness.job import run_job
 
-ROWS = ("vllm", "continuous_contiguous", "static_contiguous", "static_paged")
+ROWS = ("vllm", "continuous+contiguous+max_model_len", "static+contiguous+max_model_len", "static+paged+on_demand")
 FULL = ("model=llama_8b", "device=cuda", "gpu_memory_utilization=0.9", "workload.num_requests=2048",
         "scheduler.max_num_seqs=2048", "scheduler.max_num_batched_tokens=8192")  # fmt: skip
 QUICK = ("kv_slots=1024", "max_model_len=256", "workload.num_requests=16", "workload.fit=scale",
@@ -162,7 +162,7 @@ def _headline(folder: Path, quick: bool, deadline: float) -> dict[str, Any]:
         row = run_job(cfg, folder / system, [f"system={system}", *settings])
         done[system] = row["error"] or f"{row['output_throughput']:.0f} output tokens/s"
         print(f"{system}: {done[system]}", flush=True)
-    report_sweep(folder, baseline="static_contiguous")
+    report_sweep(folder, baseline="static + contiguous(max_model_len)")
     failed = [system for system in ROWS if (folder / system / "traceback.txt").exists()]
     for path in [path for name in BIG for path in folder.glob(f"*/{name}")]:
         path.unlink()

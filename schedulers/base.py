@@ -420,13 +420,12 @@ class Scheduler(ABC):
     def close(self, batch: Batch) -> Batch:
         """Commit what was scheduled and collect its moves. An empty batch is not executed: its moves stay queued."""
         self.commit(batch)
-        if batch.seqs:
-            batch.moves, batch.delay_ns = self.allocator.take_moves(), self.allocator.take_delay()
-        batch.saved = self.allocator.saved_slots
-        batch.grouped = self.groups.siblings > 0 or self.groups.unforked > 0
         self._unreported += batch.preemptions
         if batch.seqs:
+            batch.moves, batch.delay_ns = self.allocator.take_moves(), self.allocator.take_delay()
             batch.preemptions, self._unreported = self._unreported, 0
+        batch.saved = self.allocator.saved_slots
+        batch.grouped = self.groups.siblings > 0 or self.groups.unforked > 0
         return batch
 
     def finish(self, finished: Items[Sequence]) -> None:

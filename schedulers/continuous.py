@@ -49,7 +49,8 @@ class Continuous(Scheduler):
                 budget = self._resume(batch, budget)
             if anew or not self.prefill_first:
                 self._admit(batch, budget)
-            batch.preempted = [seq for seq in batch.preempted if seq.row < 0]
+            if anew:
+                batch.preempted = [seq for seq in batch.preempted if seq.row < 0]
         return self.close(batch)
 
     def preempt(self, seq: Sequence, batch: Batch) -> None:
@@ -115,9 +116,8 @@ class Continuous(Scheduler):
 
     def _decode(self, batch: Batch) -> int:
         """`_run` for the usual case that all sequences have one token to compute; returns the batch's length."""
-        full = [seq for seq in self.running if seq.stored >= seq.room]
-        for seq in full[self.allocator.grow_each(full) :] if full else ():
-            if seq.row >= 0:
+        for seq in [seq for seq in self.running if seq.stored >= seq.room]:
+            if seq.row >= 0 and not self.allocator.grow(seq, seq.num_tokens):
                 self.grow_or_preempt(seq, seq.num_tokens, batch)
         batch.seqs += self.running
         batch.counts += [1] * len(batch.seqs)

@@ -112,8 +112,8 @@ class Sequence(Holder):
 
     def append_token(self, token: int) -> None:
         """Append a sampled token to the outputs."""
-        if isinstance(self.outputs, list):
-            self.outputs.append(token)
+        if self.outputs:
+            self.outputs.append(token)  # type: ignore[attr-defined]  # a list by now
         else:
             self.outputs = [token]
 

@@ -19,7 +19,8 @@ from tests.validate.made_up import ROWS, write_profile, write_run
 
 ROOT = Path(__file__).resolve().parents[1]
 SYSTEMS = (
-    "vllm,paged_cached,radix,orca_max,buddy_pow2,first_fit_compacting,first_fit_growing,static_contiguous,vattention"
+    "vllm,paged_cached+on_demand,radix,orca_max,buddy+pow2,first_fit_compacting+exact,first_fit_growing+on_demand,"
+    "static+contiguous+max_model_len,vattention"
 )
 SCHEDULERS = (
     "vllm_v1,static_bucketed,guaranteed_no_evict,max_utilization,past_future,rebuild,ideal,sarathi,shortest_predicted"

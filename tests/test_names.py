@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import harness.__main__  # noqa: F401  (its resolvers)
+from harness.groups import options
 from harness.naming.names import model_name, workload_name
 from harness.tasks.claims import EXPERIMENTS, composed
 
@@ -73,6 +74,6 @@ def test_a_workload(keys: list[str], name: str) -> None:
 
 @pytest.mark.parametrize("group", ["model", "workload"])
 def test_every_group_is_called_as_its_file(group: str) -> None:
-    for path in (EXPERIMENTS / group).glob("*.yaml"):
-        cfg = composed([f"{group}={path.stem}"])
-        assert (model_name(cfg.model) if group == "model" else workload_name(cfg.workload)) == path.stem
+    for name in options(EXPERIMENTS / group):
+        cfg = composed([f"{group}={name}"])
+        assert (model_name(cfg.model) if group == "model" else workload_name(cfg.workload)) == name

@@ -14,7 +14,7 @@ FLOORS = (
     "harness.errors harness.installation",
     "harness.lookup",
     "harness.files harness.devices harness.compiled harness.published harness.routers harness.layout",
-    "harness.schema harness.operators harness.folders harness.environment",
+    "harness.schema harness.groups harness.operators harness.folders harness.environment",
     "harness.console harness.naming harness.workload",
     "harness.config harness.metrics harness.runner",
     "harness.exports harness.replay",

@@ -92,7 +92,7 @@ def _alike(first: Sequence[Group], others: Sequence[Group]) -> tuple[list[tuple[
 
 def _rows(one: Group, two: Group) -> Iterator[dict[str, Any]]:
     """Of each number that one of them has; of one that is 0 in both there is nothing to tell."""
-    for metric in (number.key for kind in (*KINDS, *POOL) for number in kind.numbers):
+    for metric in dict.fromkeys(number.key for kind in (*KINDS, *POOL) for number in kind.numbers):
         mine, theirs = one.values(metric), two.values(metric)
         if not any([*mine.values(), *theirs.values()]):
             continue

@@ -84,7 +84,7 @@ def asked_by(overrides: Iterable[str]) -> set[str]:
 def plain(cfg: DictConfig) -> tuple[dict[str, Any], list[str]]:
     """The values, interpolations resolved, and a mistake for each that can't be; it is left out."""
     try:
-        return OmegaConf.to_container(cfg, resolve=True), []  # type: ignore[return-value]
+        return OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True), []  # type: ignore[return-value]
     except OmegaConfBaseException:
         mistakes: list[str] = []
         return _resolved(cfg, "", mistakes), mistakes

@@ -8,6 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 
 from harness.errors import HarnessError
+from harness.groups import options
 from harness.installation import EXPERIMENTS
 from harness.lookup import nearest
 
@@ -18,7 +19,7 @@ def chosen(words: Sequence[str]) -> list[str]:
     """The words with `system=null` as Hydra writes it: `~system`.
 
     Raises:
-        HarnessError: a group is given a number, true or false, or nothing where it needs an option.
+        HarnessError: a group is given a number, true or false, nothing where it needs an option, or a `_base`.
     """
     return [_chosen(word) for word in words]
 
@@ -36,7 +37,6 @@ def _chosen(word: str) -> str:
     value = override.value()
     if value is None and group in OPTIONAL:
         return f"~{group}"
-    if value is None or isinstance(value, bool | int | float):
-        names = sorted(path.stem for path in (EXPERIMENTS / group).glob("*.yaml"))
-        raise HarnessError(f"{word}: there is no {group} {text!r}{nearest(text, names)}")
+    if value is None or isinstance(value, bool | int | float) or text.startswith("_"):
+        raise HarnessError(f"{word}: there is no {group} {text!r}{nearest(text, options(EXPERIMENTS / group))}")
     return word

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from omegaconf import OmegaConf
-
+from harness.groups import files, written
 from harness.installation import EXPERIMENTS
 from harness.schema.key import Key
 from harness.schema.keys import GROUPS
@@ -24,6 +22,8 @@ wrong value is answered with exit code 2, for every job of a sweep before its fi
 - A whole number may be written as `12e9`. Where null is allowed it means "not set".
 - `workload=…`, `allocator=…`, `reservation=…`, `scheduler=…`, `model=…`, `device=…`, `server=…`, `system=…` and
   `experiment=…` choose a file of that folder, which sets many keys; `system=null` chooses none.
+- `system=static+paged+on_demand` is a system by its parts: names of a scheduler, an allocator and a reservation, in any
+  order.
 - A class of your own (`allocator._target_`, `scheduler._target_`) has the arguments of its constructor as its keys,
   with what their annotations say. The tables below hold for those that come with the program.
 - A key that you set and that has no effect (last column) is said in a warning; the run goes on.
@@ -61,13 +61,7 @@ def _classes(title: str) -> Iterator[str]:
 
     yield from ("| class | keys |", "|---|---|")
     for group in HOME:
-        targets = {_target(path) for path in sorted((EXPERIMENTS / group).glob("*.yaml"))} - {None}
-        for target in sorted(map(str, targets)):
+        for target in sorted({str(written(path)["_target_"]) for path in files(EXPERIMENTS / group)}):
             takes = plugins.arguments(locate(target, group))
             yield f"| `{target}` | {', '.join(f'`{name}`' for name in takes) or '–'} |"
     yield ""
-
-
-def _target(path: Path) -> str | None:
-    values: Any = OmegaConf.to_container(OmegaConf.load(path))
-    return values.get("_target_") if isinstance(values, Mapping) else None

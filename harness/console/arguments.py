@@ -45,6 +45,11 @@ def quoted(words: Sequence[str]) -> list[str]:
     return done
 
 
+def is_override(word: str) -> bool:
+    """Whether a word is none of Hydra's flags, nor the value of one."""
+    return word.startswith("~") or ("=" in word and not word.startswith("-"))
+
+
 def refuse_split(path: str, rest: Sequence[str], before: str = "") -> None:
     """Raises if `path` exists only together with words behind it: the shell has split it.
 

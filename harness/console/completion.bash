@@ -6,7 +6,7 @@ _kvlab() {
   local line="harness$said" word=${said##* }
   [[ $said == " $word" ]] && commands="check compare compile inspect list report resume tables"
   local choices
-  choices=$(COMP_LINE=$line COMP_POINT=${#line} "$1" -m harness -sc query=bash 2>/dev/null)
+  choices=$(COMP_LINE=$line COMP_POINT=${#line} "$1" -m harness -sc query=bash 2>/dev/null | tr ' ' '\n' | grep -v '=_')
   COMPREPLY=($(compgen -o nospace -o default -W "$choices $commands" -- "$word"))
 }
 COMP_WORDBREAKS=${COMP_WORDBREAKS//=}

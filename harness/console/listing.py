@@ -14,13 +14,14 @@ from rich.table import Table
 
 from harness.console.screen import screen
 from harness.errors import HarnessError
+from harness.groups import files
 from harness.installation import EXPERIMENTS
 from harness.lookup import nearest
 
 HARDWARE = Path(__file__).parents[1] / "runner" / "latency" / "hardware"
 GROUPS = {
     "experiments": ("experiment=", "a question, with the sweep that answers it"),
-    "systems": ("system=", "published systems and pairs of an allocator and a scheduler, as one word"),
+    "systems": ("system=", "published systems; others by their parts: system=static+paged+on_demand"),
     "allocators": ("allocator=", "where the KV cache of a sequence lies"),
     "schedulers": ("scheduler=", "who is in the next batch"),
     "workloads": ("workload=", "which requests arrive"),
@@ -53,7 +54,7 @@ def list_names(wanted: str | None = None, console: Console | None = None) -> Non
 def entries(name: str) -> Iterator[tuple[str, str]]:
     """(choice, sentence) of each file of a kind, by name."""
     folder = HARDWARE if name == "hardware" else EXPERIMENTS / name.rstrip("s")
-    for path in sorted(folder.glob("[a-z]*.yaml")):
+    for path in files(folder):
         yield path.stem, first_sentence(path)
 
 

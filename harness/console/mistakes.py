@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.console.arguments import with_quotes
 from harness.console.commands import COMMANDS
 from harness.console.signals import interrupt_in
 from harness.errors import HarnessError
-from harness.lookup import closest, nearest
+from harness.groups import files, options, written
+from harness.groups.pairs import MOVED, parts
+from harness.lookup import closest, near, nearest
 
 
 @contextmanager
@@ -47,13 +49,18 @@ def _no_override(word: str, experiments: Path) -> str:
     """What a word was meant to be: with `=` a value that needs quotes, else a choice of some group, or a command."""
     if typed := with_quotes(word):
         return f"{word!r} is no override: its value needs quotes: {typed}"
-    files = sorted(experiments.glob("*/*.yaml"), key=lambda path: path.parent.name == "experiment")  # which win
-    choices = {path.stem: f"{path.parent.name}={path.stem}" for path in files}
+    choices = _choices(experiments)
     close = closest(word, [*choices, *COMMANDS], cutoff=0.7)
     if close:
         meant = choices.get(close[0], close[0])
         return f"{word!r} is no override; did you mean: python -m harness {meant}"
     return f"{word!r} is no override: write key=value, as in seed=1{nearest(word, COMMANDS)}; see --help and list"
+
+
+def _choices(experiments: Path) -> dict[str, str]:
+    """``allocator=paged`` by ``paged``, of all groups; experiments win."""
+    groups = sorted(experiments.iterdir(), key=lambda group: group.name == "experiment")
+    return {name: f"{group.name}={name}" for group in groups for name in options(group)}
 
 
 def _missing(error: MissingConfigException, experiments: Path) -> str:
@@ -62,8 +69,14 @@ def _missing(error: MissingConfigException, experiments: Path) -> str:
     if not group or not folder.is_dir():
         groups = [path.name for path in experiments.iterdir() if path.is_dir()]
         return f"there is no config {error.missing_cfg_file!r}{nearest(group or name, groups)}"
-    names = sorted(path.stem for path in folder.glob("*.yaml"))
-    return f"there is no {group} {name!r}{nearest(name, names)}; {group}: {', '.join(names)}"
+    if group == "system" and name in MOVED:
+        return f"there is no system {name!r} any more; it is its parts: system={MOVED[name]}"
+    if group == "system" and "+" in name:
+        parts(name)  # tells what is wrong with it
+    names = [option for option in error.options or [] if not option.startswith("_")]  # those of --config-dir, too
+    other = _choices(experiments).get(name)
+    hint = f"did you mean {other}?" if other else near(name, names, most=3)
+    return f"there is no {group} {name!r}{f'; {hint}' if hint else ''}; {group}: {', '.join(names)}"
 
 
 def _composition(error: Exception, experiments: Path) -> str:
@@ -75,8 +88,7 @@ def _composition(error: Exception, experiments: Path) -> str:
     keys = _keys(experiments)
     if key in keys:
         group, _, rest = key.partition(".")
-        having = [f"{group}={path.stem}" for path in sorted((experiments / group).glob("*.yaml"))
-                  if rest in _dotted(OmegaConf.load(path))]  # fmt: skip
+        having = [f"{group}={path.stem}" for path in files(experiments / group) if rest in _dotted(written(path))]
         if having and text.startswith("Could not override"):
             return f"the {group} that is chosen has no key {rest!r}; those that do: {', '.join(having)}"
         return text.strip().split("\n")[0]  # the key is right, its value is not

@@ -11,6 +11,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from harness.groups import written
 from harness.installation import EXPERIMENTS
 from harness.naming.identity import flat, text
 
@@ -96,7 +97,5 @@ def _typed(name: str, config: Path) -> str:
 def _shipped(group: str, name: str) -> dict[str, Any]:
     """The group's own file of that name; empty if there is none."""
     path = EXPERIMENTS / group / f"{name}.yaml"
-    if not path.is_file():
-        return {}
-    values: Any = OmegaConf.to_container(OmegaConf.load(path))
+    values: Any = OmegaConf.to_container(written(path)) if path.is_file() else {}
     return dict(values)

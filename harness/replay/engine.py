@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass
 from itertools import accumulate
 
 from allocators.base import Ask
@@ -27,25 +26,11 @@ class StalledError(HarnessError):
     """Work waits, nothing is due, and the scheduler schedules nothing (or only repeats old work)."""
 
 
-@dataclass(slots=True)
-class Step:
-    """A step under way, with the further steps that were taken together with it.
-
-    Attributes:
-        batch, result: what the step computes, and what the runner returned.
-        ready: when the step's tokens are there (ns).
-        lands: when the tokens of the last of the `further` steps are there (ns).
-        spent: ns of scheduling and of executing the step.
-        promised: with more than one step under way, the sequences that get a token, and those that get their last one.
-    """
-
-    batch: Batch
-    result: StepResult
-    ready: int
-    lands: int
-    spent: tuple[int, int]
-    further: Jump
-    promised: tuple[list[Sequence], list[Sequence]] | None
+# A step under way, a plain tuple because an object takes more time: when the last of the steps taken together lands and
+# when the tokens of the first are there (ns); the batch and what the runner returned; ns of scheduling and of executing
+# it; the further steps taken with it; and, with a depth above 1, what `_promise` returned.
+Promise = tuple[list[Sequence], list[Sequence]]
+Step = tuple[int, int, Batch, StepResult, int, int, Jump, Promise | None]
 
 
 class Engine:
@@ -76,7 +61,7 @@ class Engine:
         self._busy_until = 0  # when the runner is through with all that it was handed (ns)
         self._idle_since = -1  # ns; -1 = it is not idle
         self._blocked: Ask | None = None  # what the queue's head was refused when the engine became idle
-        self._last: Step | None = None  # the last step that landed, if further steps were taken with it
+        self._last: tuple[int, Jump] | None = None  # when the last step was ready, if further steps were taken with it
         self._repeats = self._wakeups = 0  # steps in a row that only recompute, wake-ups in a row without a step
 
     def add(self, request: Request, now: int) -> Rejection | None:
@@ -124,23 +109,24 @@ class Engine:
                 self._begin_idle(batch, now)
                 return None
             break
-        return under_way[0].lands
+        return under_way[0][0]
 
     def land(self, clock: Clock) -> tuple[int, list[Request]]:
         """Complete the oldest step under way; returns (tokens it produced, requests that finished)."""
-        step, complete_ns = self.under_way.popleft(), 0
-        if step.promised is None:
+        _, ready, batch, result, schedule_ns, execute_ns, further, promised = self.under_way.popleft()
+        complete_ns = 0
+        if promised is None:
             mark = clock.tick()
-            produced, finished = self.scheduler.complete(step.batch, step.result.tokens, step.result.branches)
+            produced, finished = self.scheduler.complete(batch, result.tokens, result.branches)
             complete_ns = clock.charge(mark)
         else:
-            produced, finished = step.promised
+            produced, finished = promised
             _finish(self.scheduler, finished)
-        self.recorder.completed(step.batch, produced, finished, step.ready, (*step.spent, complete_ns), step.further)
+        self.recorder.completed(batch, produced, finished, ready, (schedule_ns, execute_ns, complete_ns), further)
         self.ended += len(finished)
-        self._last = step if step.further.ns else None
+        self._last = (ready, further) if further.ns else None
         requests = [seq.request for seq in finished] if finished else NO_REQUESTS
-        return len(produced) * (1 + len(step.further.ns)), requests
+        return len(produced) * (1 + len(further.ns)), requests
 
     def wake_at(self, now: int) -> int | None:
         """When (ns) the scheduler wants to be woken; None if never, or if that time is past."""
@@ -160,15 +146,14 @@ class Engine:
     def _seen(self, request: Request, now: int) -> int:
         """When (ns) a request was seen; of steps taken together, when it would have been seen step by step."""
         assert self._last
-        if request.arrival_ns >= self._last.lands:
-            return now
-        ends = list(accumulate(self._last.further.ns, initial=self._last.ready))
-        return ends[bisect_left(ends, request.arrival_ns)]
+        ready, further = self._last
+        ends = list(accumulate(further.ns, initial=ready))
+        return now if request.arrival_ns >= ends[-1] else ends[bisect_left(ends, request.arrival_ns)]
 
     def _hand_over(self, batch: Batch, now: int, schedule_ns: int, clock: Clock, arrival: int | None,
                    stop_at_arrival: bool) -> Step:  # fmt: skip
         scheduler = self.scheduler
-        runs = max(now, self._busy_until)
+        runs = now if now > self._busy_until else self._busy_until  # quicker than `max`
         books = scheduler.allocator.memory(batch.blocked)
         self.recorder.scheduled(batch, now, scheduler.num_waiting, books, runs)
         first = batch.seqs[0]
@@ -186,7 +171,7 @@ class Engine:
             if further.ns:
                 self._busy_until = lands = ready + sum(further.ns)
         promised = _promise(batch) if self.depth > 1 else None
-        return Step(batch, result, ready, lands, (schedule_ns, execute_ns), further, promised)
+        return lands, ready, batch, result, schedule_ns, execute_ns, further, promised
 
     def _count(self, batch: Batch) -> None:
         """Count steps in a row in which no token is computed for the first time.
@@ -220,7 +205,7 @@ class Engine:
                 self.recorder.idle(since, now, waiting, books)
 
 
-def _promise(batch: Batch) -> tuple[list[Sequence], list[Sequence]]:
+def _promise(batch: Batch) -> Promise:
     """Count the tokens that a scheduled step will produce: (sequences that get a token, those that get their last one).
 
     A sequence's last token is not counted before the step is completed. Until then the sequence has nothing left to

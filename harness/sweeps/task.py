@@ -11,7 +11,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from harness import compiled
 from harness.config import asked_by, settle, settled
@@ -20,12 +20,7 @@ from harness.errors import HarnessError, answer
 from harness.files import named, write_json
 from harness.folders.owner import Lock, acquire, clear
 from harness.folders.plan import PLAN, Plan, has_ended, read_plan
-from harness.installation import EXPERIMENTS
 from harness.sweeps.launchers import STOPPED
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "plugins"))  # where Hydra finds the sweeper
-OmegaConf.register_new_resolver("either", lambda one, other: one or other, replace=True)
-OmegaConf.register_new_resolver("repository", lambda: str(EXPERIMENTS.parent), replace=True)
 
 
 def run(cfg: DictConfig) -> None:

@@ -37,8 +37,8 @@ SYSTEMS = {
     "paged, prefix caching": ("kv_slots=1024", "allocator.enable_prefix_caching=true"),
     "radix": ("kv_slots=768", "allocator=radix"),
     "virtual": ("kv_slots=1024", "allocator=virtual", "allocator.page_tokens=32"),
-    "extents, compaction": ("kv_slots=1024", "system=first_fit_compacting"),
-    "buddy": ("kv_slots=1024", "system=buddy_exact"),
+    "extents, compaction": ("kv_slots=1024", "system=first_fit_compacting+exact"),
+    "buddy": ("kv_slots=1024", "system=buddy+exact"),
 }  # fmt: skip
 REQUESTS = {
     "single": (),

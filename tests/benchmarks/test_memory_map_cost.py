@@ -47,7 +47,8 @@ def seconds(system: str, requests: int, mapped: bool, folder: Path) -> float:
         return time.perf_counter() - begun
 
 
-@pytest.mark.parametrize(("system", "requests"), [("vllm", 2000), ("orca_pow2", 2000), ("static_contiguous", 1000)])
+@pytest.mark.parametrize(("system", "requests"), [
+    ("vllm", 2000), ("orca_pow2", 2000), ("static+contiguous+max_model_len", 1000)])  # fmt: skip
 def test_a_map_of_a_simulation(benchmark: BenchmarkFixture, system: str, requests: int, tmp_path: Path) -> None:
     def rounds() -> list[tuple[float, float]]:
         return [(seconds(system, requests, False, tmp_path), seconds(system, requests, True, tmp_path))

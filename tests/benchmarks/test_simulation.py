@@ -98,7 +98,7 @@ def test_the_whole_command(benchmark: BenchmarkFixture, tmp_path: Path, count: i
 
     `peak_mib` is that of the largest process so far, so run the sizes in this order.
     """
-    command = [sys.executable, "-m", "harness", "device=simulated", "model=opt_13b", "system=paged_on_demand",
+    command = [sys.executable, "-m", "harness", "device=simulated", "model=opt_13b", "system=paged+on_demand",
                f"workload.num_requests={count}", f"hydra.run.dir={tmp_path / 'run'}"]  # fmt: skip
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     benchmark.pedantic(subprocess.run, (command,), {"cwd": REPOSITORY, "check": True, "capture_output": True}, rounds=1)

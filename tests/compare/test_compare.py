@@ -58,6 +58,7 @@ def test_two_sweeps_side_by_side(folders: Path) -> None:
     done = command(folders, "compare", "a", "b", "csv=out.csv")
     assert done.code == 0, done.err
     table = pd.read_csv(folders / "out.csv").set_index("metric")
+    assert table.index.is_unique
     row = table.loc["output_throughput"]
     values = [pd.read_csv(folders / name / "comparison.csv").set_index("seed")["output_throughput"] for name in "ab"]
     apart = (values[1] - values[0]).dropna()

@@ -69,6 +69,11 @@ def test_a_mistake_is_told_before_anything_is_made(tmp_path: Path, arguments: li
     (["allocator._target_=allocators.paged.Paged,no_such.Thing"], "job 1 (allocator._target_=no_such.Thing)"),
     (["workload.arrival=burst,poisson"], "job 1 (workload.arrival=poisson): workload.rate is not set"),
     (["price_per_hour=-1", "seed=0,1"], "error: price_per_hour=-1"),
+    (["scheduler=static,_base"], "error: scheduler=_base: there is no scheduler '_base'"),
+    (["system=vllm,static_paged"],
+     "job 1 (system=static_paged): there is no system 'static_paged' any more; it is its parts: system=static+paged+o"),
+    (["system=static+pagd,vllm"], "system=static+pagd: there is no 'pagd'; did you mean paged"),
+    (["system=static+ideal,vllm"], "static and ideal are both names of one group, scheduler"),
 ])  # fmt: skip
 def test_a_mistake_in_any_job_of_a_sweep_is_told_before_the_first(tmp_path: Path, arguments: list[str],
                                                                  told: str) -> None:  # fmt: skip

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import harness.__main__  # noqa: F401  (its resolvers)
 from harness.config import settle
+from harness.groups import files, options, written
 from harness.installation import EXPERIMENTS
 from harness.lookup import locate
 from harness.schema import plugins
@@ -133,7 +134,7 @@ def test_every_key_of_every_file_is_in_the_schema(path: Path) -> None:
 
 @pytest.mark.parametrize("group", HOME)
 def test_every_argument_of_our_classes_is_in_the_schema_and_fits_its_default(group: str) -> None:
-    targets = {OmegaConf.load(path).get("_target_") for path in (EXPERIMENTS / group).glob("*.yaml")} - {None}
+    targets = {written(path)["_target_"] for path in files(EXPERIMENTS / group)}
     assert targets
     from_model = ("token_bytes", "buffers", "layout", "geometry")
     for target in targets:
@@ -143,7 +144,7 @@ def test_every_argument_of_our_classes_is_in_the_schema_and_fits_its_default(gro
                 assert f"{group}.{name}" in KEYS, target
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (EXPERIMENTS / "experiment").glob("*.yaml")))
+@pytest.mark.parametrize("name", options(EXPERIMENTS / "experiment"))
 def test_every_experiment_is_well(name: str) -> None:
     more = {"claims": ["part=full_vllm"], "beside": ["server.url=http://localhost"]}.get(name, [])
     cfg = composed([f"experiment={name}", *more])
@@ -151,8 +152,8 @@ def test_every_experiment_is_well(name: str) -> None:
 
 
 @pytest.mark.parametrize(("group", "option"), [
-    (group, path.stem) for group in ("system", "allocator", "scheduler", "model", "device", "server", "workload")
-    for path in sorted((EXPERIMENTS / group).glob("*.yaml"))])  # fmt: skip
+    (group, option) for group in ("system", "allocator", "scheduler", "model", "device", "server", "workload")
+    for option in options(EXPERIMENTS / group)])  # fmt: skip
 def test_every_option_is_well(group: str, option: str) -> None:
     more = [f"workload.path={__file__}"] if option == "trace" else ["+lanes=4"] if option.endswith("_lanes") else []
     more += ["server.url=http://localhost"] if option == "server" else []

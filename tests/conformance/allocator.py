@@ -142,10 +142,6 @@ def allocator_machine(make: Make, capacity: int, max_model_len: int) -> type[Rul
             seq = self.live(pick)
             self.allocator.grow(seq, min(seq.stored + more, max_model_len))
 
-        @rule()
-        def grow_each(self) -> None:
-            self.allocator.grow_each([seq for seq in self.stored if seq.room <= seq.stored < max_model_len])
-
         @precondition(lambda self: self.stored)
         @rule(rounds=st.integers(1, 8))
         def extend(self, rounds: int) -> None:
@@ -456,26 +452,6 @@ class AllocatorConformance:
             assert bulk.memory() == single.memory()
             assert places(bulk, seqs) == places(single, twins)
             assert [seq.stored for seq in seqs] == [seq.stored for seq in twins]
-
-    @pytest.mark.parametrize("promise", [0, 5])
-    def test_grow_each_does_what_single_calls_would(self, promise: int) -> None:
-        """Same slots in the same order and the same books, also when there is not room for all."""
-        bulk, single = (self.make(self.capacity, self.max_model_len) for _ in range(2))
-        seqs, twins = ([Holder(f"sequence {i}") for i in range(6)] for _ in range(2))
-        for pool, those in ((bulk, seqs), (single, twins)):
-            for final, seq in enumerate(those, start=4):
-                pool.admit([seq], Ask(3, promise if pool.reserves else 0, final=final))
-            those[:] = [seq for seq in those if seq.row >= 0]
-        for _ in range(self.max_model_len):
-            for pool, those in ((bulk, seqs), (single, twins)):
-                those[:] = [seq for seq in those if seq.stored < self.max_model_len]
-                pool.commit(those, [min(seq.room, self.max_model_len) - seq.stored for seq in those])
-            full, twin = ([s for s in those if s.stored < self.max_model_len] for those in (seqs, twins))
-            expected = next((at for at, seq in enumerate(twin) if not single.grow(seq, seq.stored + 1)), len(twin))
-            assert bulk.grow_each(full) == expected
-            assert bulk.memory() == single.memory()
-            assert places(bulk, seqs) == places(single, twins)
-            assert [(seq.held, seq.room) for seq in seqs] == [(seq.held, seq.room) for seq in twins]
 
     def test_more_sequences_than_the_tables_had_rows(self) -> None:
         """A runner that mends its copy of the tables row by row still reads every sequence."""

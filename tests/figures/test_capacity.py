@@ -65,7 +65,7 @@ def test_the_search_writes_every_probe(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_systems_come_in_the_known_order(tmp_path: Path) -> None:
     rates = [run(tmp_path / system, f"system={system}")["capacity_rate"]
-             for system in ("static_contiguous", "orca_max", "orca_oracle", "vllm", "ideal")]  # fmt: skip
+             for system in ("static+contiguous+max_model_len", "orca_max", "orca_oracle", "vllm", "ideal")]  # fmt: skip
     assert rates == sorted(rates)
     assert rates[3] > 1.3 * rates[1]
 

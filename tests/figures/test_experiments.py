@@ -37,11 +37,11 @@ JOBS = {
     "knobs": [["workload.num_requests=40", f"scheduler.max_num_seqs={n}", f"gpu_memory_utilization={m}",
                f"allocator.enable_prefix_caching={c}"] for n in (4, 16) for m in (0.7, 0.9) for c in (False, True)],
     "fragmentation": [[f"case={c}", f"system={s}"] for c in ("holes", "blocks")
-                      for s in ("first_fit_exact", "first_fit_compacting", "first_fit_growing", "first_fit_rebuild",
-                                "paged_on_demand", "vattention")],
+                      for s in ("first_fit+exact", "first_fit_compacting+exact", "first_fit_growing+on_demand",
+                                "rebuild+first_fit+exact", "paged+on_demand", "vattention")],
     "prefix_cache": [["workload.path=${repository:}/experiments/data/chat_rounds.jsonl", "workload.num_requests=60",
-                      "max_model_len=2048", f"kv_slots={k}", f"system={s}"] for k in (4096, 16384)
-                     for s in ("paged_on_demand", "paged_cached", "radix")],
+                      "max_model_len=2048", f"kv_slots={k}", f"allocator={a}"] for k in (4096, 16384)
+                     for a in ("paged", "paged_cached", "radix")],
     "schedulers": [["workload.limit=80", f"workload.rate={r}", f"scheduler={s}"] for r in (2, 8)
                    for s in ("continuous", "shortest_predicted", "past_future")],
     "parallel_sampling": [[*SEARCH, "workload.duration_s=20", f"workload.n={n}", f"system={s}"] for n in (2, 4)
@@ -51,7 +51,8 @@ JOBS = {
     "memory_saved": [["workload=alpaca", "workload.num_requests=30", f"workload.use_beam_search={b}", f"workload.n={n}"]
                      for b in (False, True) for n in (2, 4)],
     "shared_prefix": [[*SEARCH, "workload.duration_s=10", f"lengths={k}", f"workload.shared_prefix={p}", f"system={s}"]
-                      for k in ("middle", "long") for p in (80, 341) for s in ("orca_oracle", "paged_cached")],
+                      for k in ("middle", "long") for p in (80, 341)
+                      for s in ("orca_oracle", "paged_cached+on_demand")],
     "swap_vs_recompute": [[*FEW, "workload.rate=4", f"scheduler.preemption={how}", f"allocator.block_size={b}"]
                           for how in ("recompute", "swap") for b in (16, 128)],
     "hybrid_memory": [["workload.num_requests=12", "workload.prompt.high=3000", "workload.output.high=60", f"model={m}",

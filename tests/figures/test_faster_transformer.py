@@ -30,8 +30,8 @@ def test_as_many_requests_at_once_as_lanes_of_the_longest_fit(tmp_path: Path) ->
 def test_other_lanes_stay_as_they_are() -> None:
     requests = [Request(0, 0, 5, 7), Request(1, 0, 9, 2)]
     assert resolve_lane_slots(composed(["system=faster_transformer"]), requests).allocator.lane_slots == 12
-    fixed = ["system=static_contiguous", "allocator.lane_slots=9"]
-    for other in (["system=static_contiguous"], ["system=vllm"], fixed):
+    fixed = ["system=static+contiguous+max_model_len", "allocator.lane_slots=9"]
+    for other in (["system=static+contiguous+max_model_len"], ["system=vllm"], fixed):
         cfg = composed(other)
         assert resolve_lane_slots(cfg, requests) is cfg
 

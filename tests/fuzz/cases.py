@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from allocators.layout import KVLayout, LayerGroup, State
 from harness.config import settled
+from harness.groups import written
 from harness.installation import EXPERIMENTS
 from harness.job.build import build_scheduler
 from harness.tasks.claims import composed
@@ -166,10 +166,7 @@ def _base() -> dict[str, Any]:
 
 @lru_cache(maxsize=100)
 def _member(group: str, name: str) -> dict[str, Any]:
-    values = yaml.safe_load((EXPERIMENTS / group / f"{name}.yaml").read_text(encoding="utf-8"))
-    for base in values.pop("defaults", []):
-        values = values if base == "_self_" else _member(group, base) | values
-    return dict(values)
+    return OmegaConf.to_container(written(EXPERIMENTS / group / f"{name}.yaml"))  # type: ignore[return-value]
 
 
 def keys_of(group: str, name: str) -> list[str]:

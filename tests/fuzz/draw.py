@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
+from harness.groups import options
 from harness.installation import EXPERIMENTS
 
 from .cases import LAYOUTS, Case, Row, keys_of
@@ -26,6 +26,7 @@ VALUES: dict[str, list[object]] = {  # of keys that an allocator or a scheduler 
     "retention_interval": [0, 4, 32, "null"], "hybrid": ["true", "true", "false"], "export_states": ["true", "false"],
     "match_unit": [0, 0, 0, 2],
 }  # fmt: skip
+VARIANTS = ("best_fit", "first_fit", "first_fit_compacting", "first_fit_growing", "paged_cached")  # drawn by their keys
 NO_PROMISE = ("dual_pool", "jenga", "radix", "vllm_hybrid")
 BY_LAYER = ("dual_pool", "jenga", "split", "vllm_hybrid")  # that know layouts: half of their cases have one
 LATENCIES = ("fitted", "fitted", "constant", "roofline")
@@ -33,13 +34,14 @@ GAPS = ((0,), (0, 700, 3_000), (0, 700, 5_000, 100_000))  # ns; a step takes som
 
 
 def members(group: str) -> list[str]:
-    return sorted(path.stem for path in Path(EXPERIMENTS / group).glob("*.yaml"))
+    return options(EXPERIMENTS / group)
 
 
 def draw(seed: int, number: int) -> Case:
     """Case `number` of a run; the same whoever asks, and whatever else is drawn."""
     r = random.Random(f"{seed} {number}")
-    keys: dict[str, object] = {"allocator": r.choice(["paged", *members("allocator")])}
+    allocators = [name for name in members("allocator") if name not in VARIANTS]
+    keys: dict[str, object] = {"allocator": r.choice(["paged", *allocators])}
     keys["scheduler"] = r.choice(members("scheduler"))
     longest = r.randint(2, 60)
     slots = r.choice([r.randint(longest, 2 * longest), r.randint(longest, 4 * longest), r.randint(4, 200)])

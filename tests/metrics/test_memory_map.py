@@ -16,7 +16,7 @@ from harness.tasks.claims import composed
 SMALL = ["device=simulated", "workload=uniform", "workload.num_requests=12", "workload.prompt.low=4",
          "workload.prompt.high=60", "workload.output.low=2", "workload.output.high=20", "max_model_len=96",
          "kv_slots=400", "memory_map=true", "simulation.exact_steps=true"]  # fmt: skip
-SYSTEMS = ["vllm", "orca_pow2", "static_contiguous", "first_fit_compacting", "vattention", "radix"]
+SYSTEMS = ["vllm", "orca_pow2", "static+contiguous+max_model_len", "first_fit_compacting+exact", "vattention", "radix"]
 
 
 def job(folder: Path, *overrides: str) -> tuple[pd.DataFrame, pd.DataFrame]:

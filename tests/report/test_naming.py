@@ -59,7 +59,7 @@ def test_seeds_and_repeats_are_one_row(tmp_path: Path) -> None:
 
 
 def test_two_systems_of_the_same_parts_are_two_rows(tmp_path: Path) -> None:
-    found = groups(tmp_path, {}, {}, system=("continuous_contiguous", "continuous_lanes"))
+    found = groups(tmp_path, {}, {}, system=("continuous+contiguous+max_model_len", "continuous_lanes"))
     assert found["label"].tolist() == [f"continuous + contiguous(max_model_len) [max_num_seqs={n}]" for n in (256, 4)]
     assert found["output_throughput"].tolist() == [100, 101]
 

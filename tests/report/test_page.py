@@ -30,7 +30,7 @@ SMALL = ["device=simulated", "workload=uniform", "workload.num_requests=16", "wo
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
     folder = tmp_path_factory.mktemp("sweep")
-    for name in ("static_contiguous", "vllm"):
+    for name in ("static+contiguous+max_model_len", "vllm"):
         overrides = [*SMALL, f"system={name}"]
         assert run_job(composed(overrides), folder / name, overrides)["status"] == "finished"
     return Sweep.read(folder)
@@ -93,7 +93,7 @@ def test_a_pool_larger_than_the_page_shows_middle_slots(sweep: Sweep, monkeypatc
 
 
 def test_phases_of_a_request_follow_one_another_and_fill_its_life(sweep: Sweep) -> None:
-    for system in ("vllm", "static_contiguous"):
+    for system in ("vllm", "static+contiguous+max_model_len"):
         told = lanes(sweep.folder / system)
         requests = pd.read_csv(sweep.folder / system / "requests.csv").set_index("id")
         assert told is not None

@@ -25,7 +25,7 @@ TWO = ("static + contiguous(max_model_len)", "vLLM")
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page [x] #1")
-    for name in ("static_contiguous", "vllm"):
+    for name in ("static+contiguous+max_model_len", "vllm"):
         overrides = [*SMALL, f"system={name}"]
         assert run_job(composed(overrides), folder / name, overrides)["status"] == "finished"
     return write_page(Sweep.read(folder), findings=["one"], notes=["two"])

@@ -7,13 +7,14 @@ import re
 import pytest
 
 from harness.errors import HarnessError
+from harness.groups import options
 from harness.job.build import build_scheduler
 from harness.naming.labels import label
 from harness.tasks.claims import EXPERIMENTS, composed
 from schedulers.request import Request
 from tests.conformance.scheduler import serve
 
-NAMES = sorted(path.stem for path in (EXPERIMENTS / "scheduler").glob("*.yaml"))
+NAMES = options(EXPERIMENTS / "scheduler")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -31,9 +31,10 @@ TIGHT = {"device": "simulated", "workload.num_requests": "80", "workload.rate": 
 CHATS = {"workload": "trace", "workload.path": "${repository:}/experiments/data/chat_rounds.jsonl",
          "workload.num_requests": "80", "device": "simulated", "kv_slots": "12000"}  # fmt: skip
 SYSTEMS = (
-    "static_contiguous,static_paged,continuous_contiguous,faster_transformer,orca_max,orca_pow2,orca_oracle,vllm,"
-    "vattention,ideal,radix,paged_cached,first_fit_exact,best_fit_exact,first_fit_compacting,first_fit_growing,"
-    "first_fit_rebuild,buddy_exact,slab_max_model_len"
+    "static+contiguous+max_model_len,static+paged+on_demand,continuous+contiguous+max_model_len,faster_transformer,"
+    "orca_max,orca_pow2,orca_oracle,vllm,vattention,ideal,radix,paged_cached+on_demand,first_fit+exact,best_fit+exact,"
+    "first_fit_compacting+exact,first_fit_growing+on_demand,rebuild+first_fit+exact,buddy+exact,"
+    "contiguous+max_model_len"
 )
 SCHEDULERS = (
     "continuous,static,static_fixed,static_memory,static_bucketed,vllm_v1,sarathi,guaranteed_no_evict,max_utilization,"
@@ -48,15 +49,16 @@ EXPERIMENTS: dict[str, Sweep] = {
     "claims": {"part": "lanes_static,holes_first_fit_exact,holes_paged_on_demand"},
     "fragmentation": {
         "case": "holes,blocks",
-        "system": "first_fit_exact,first_fit_compacting,first_fit_growing,slab_max_model_len,first_fit_rebuild,"
-        "buddy_exact,paged_on_demand,vattention",
+        "system": "first_fit+exact,first_fit_compacting+exact,first_fit_growing+on_demand,contiguous+max_model_len,"
+        "rebuild+first_fit+exact,buddy+exact,paged+on_demand,vattention",
     },
     "knobs": {
         "workload.num_requests": "40", "scheduler.max_num_seqs": "4,16", "gpu_memory_utilization": "0.7,0.9",
         "allocator.enable_prefix_caching": "false,true",
     },
     "matrix": {
-        **TIGHT, "scheduler": "static,continuous", "system": "slab_max_model_len,buddy_pow2,radix,virtual_on_demand",
+        **TIGHT, "scheduler": "static,continuous",
+        "system": "contiguous+max_model_len,buddy+pow2,radix,virtual+on_demand",
     },
     "memory_saved": {
         "workload": "alpaca", "workload.num_requests": "30", "workload.use_beam_search": "false,true",
@@ -65,19 +67,26 @@ EXPERIMENTS: dict[str, Sweep] = {
     "output_variance": {
         "workload.num_requests": "40", "cap": "32,1536", "system": "static_lanes,continuous_lanes,vllm,ideal",
     },
-    "paged_vs_static": {**TIGHT, "system": "static_contiguous,static_paged,continuous_contiguous,orca_max,vllm"},
+    "paged_vs_static": {
+        **TIGHT,
+        "system": "static+contiguous+max_model_len,static+paged+on_demand,continuous+contiguous+max_model_len,orca_max,"
+        "vllm",
+    },
     "parallel_sampling": {**SEARCH, "workload.duration_s": "10", "workload.n": "2,4", "system": "orca_oracle,vllm"},
     "prefix_cache": {
         "workload.path": CHATS["workload.path"], "workload.num_requests": "60", "max_model_len": "2048",
-        "kv_slots": "4096,16384", "system": "paged_on_demand,paged_cached,radix",
+        "kv_slots": "4096,16384", "allocator": "paged,paged_cached,radix",
     },
     "request_rate": {**SEARCH, "search.rates": "[1]", "system": "faster_transformer,vllm"},
     "schedulers": {"workload.limit": "80", "workload.rate": "4", "scheduler": SCHEDULERS},
     "shared_prefix": {
         **SEARCH, "workload.duration_s": "10", "lengths": "middle", "workload.shared_prefix": "80",
-        "system": "orca_oracle,paged_cached",
+        "system": "orca_oracle,paged_cached+on_demand",
     },
-    "static_batching": {"device": "simulated", "system": "static_contiguous,static_paged,continuous_contiguous,vllm"},
+    "static_batching": {
+        "device": "simulated",
+        "system": "static+contiguous+max_model_len,static+paged+on_demand,continuous+contiguous+max_model_len,vllm",
+    },
     "swap_vs_recompute": {
         **FEW, "workload.rate": "4", "scheduler.preemption": "recompute,swap", "allocator.block_size": "16,128",
     },
@@ -96,7 +105,7 @@ WAYS: dict[str, Sweep] = {  # that no experiment goes
     },
     "closed_loop": {
         **TIGHT, "workload.rate": "null", "workload.arrival": "closed_loop", "workload.concurrency": "7",
-        "system": "static_paged,vllm", "simulation.exact_steps": "false,true",
+        "system": "static+paged+on_demand,vllm", "simulation.exact_steps": "false,true",
     },
     "exact": {**TIGHT, "simulation.exact_steps": "true", "scheduler": "static_fixed,continuous,vllm_v1"},
     "groups": {**TIGHT, "workload.n": "3", "system": "vllm,radix,orca_oracle", "scheduler": "continuous,static"},
@@ -106,7 +115,7 @@ WAYS: dict[str, Sweep] = {  # that no experiment goes
         "scheduler.length_predictor": "oracle,history,noisy:0.5",
     },
     "prefixes": {
-        **CHATS, "scheduler": "continuous,vllm_v1,longest_prefix", "system": "paged_cached,radix,paged_on_demand",
+        **CHATS, "scheduler": "continuous,vllm_v1,longest_prefix", "allocator": "paged_cached,radix,paged",
     },
     "roofline": {
         **TIGHT, "model": "llama_8b", "device.latency": "roofline", "device.hardware": "h100,l4",

@@ -50,10 +50,10 @@ def test_mappings_take_time_unless_they_are_hidden(tmp_path: Path) -> None:
     ("overrides", "name"),
     [
         (["system=vattention"], "vAttention"),
-        (["system=first_fit_compacting"], "continuous + contiguous:first_fit, compacting(exact)"),
-        (["system=first_fit_growing"], "continuous + contiguous:first_fit, growing(on_demand)"),
-        (["system=first_fit_rebuild"], "rebuild + contiguous:first_fit(exact)"),
-        (["system=first_fit_exact"], "continuous + contiguous:first_fit(exact)"),
+        (["system=first_fit_compacting+exact"], "continuous + contiguous:first_fit, compacting(exact)"),
+        (["system=first_fit_growing+on_demand"], "continuous + contiguous:first_fit, growing(on_demand)"),
+        (["system=rebuild+first_fit+exact"], "rebuild + contiguous:first_fit(exact)"),
+        (["system=first_fit+exact"], "continuous + contiguous:first_fit(exact)"),
     ],
 )
 def test_systems_are_named_after_what_they_do(overrides: list[str], name: str) -> None:

@@ -18,10 +18,10 @@ RUNS = {
     "beams": ["workload.n=3", "workload.use_beam_search=true"],
     "copied answers": ["workload.n=2", "system=orca_max"],
     "closed loop": ["workload.arrival=closed_loop", "workload.concurrency=6", "workload.n=2"],
-    "common beginning": ["system=paged_cached", "workload.shared_prefix=80", "workload.rate=3"],
+    "common beginning": ["system=paged_cached+on_demand", "workload.shared_prefix=80", "workload.rate=3"],
     "declared": ["workload.max_tokens=times:2", "reservation=max_tokens", "allocator=buddy", "workload.rate=3"],
     "sessions": ["workload=trace", "workload.path=${repository:}/experiments/data/chat_rounds.jsonl",
-                 "workload.limit=60", "scheduler=priority", "system=paged_cached", "workload.n=2"],
+                 "workload.limit=60", "scheduler=priority", "system=paged_cached+on_demand", "workload.n=2"],
 }  # fmt: skip
 COMMON = ["device=simulated", "workload.num_requests=24", "kv_slots=6000", "seed=3"]
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from harness.groups import files, written
 from harness.workload import Workload, WorkloadError, build_workload, prompt_tokens
 from harness.workload.settings import Settings
 
@@ -74,7 +75,7 @@ def test_a_wrong_value_is_answered_with_its_key(key: str, value: object, said: s
 
 
 def test_every_workload_of_the_group_has_the_same_keys_and_runs() -> None:
-    configs = {path.stem: cast(DictConfig, OmegaConf.load(path)) for path in sorted(GROUP.glob("*.yaml"))}
+    configs = {path.stem: cast(DictConfig, written(path)) for path in files(GROUP)}
     assert set(configs) >= {"sharegpt", "alpaca", "fixed", "uniform", "lognormal", "exponential", "trace"}
     shapes = set()
     for name, config in configs.items():

@@ -1,8 +1,11 @@
-"""Our plug-in for Hydra, which takes them from packages of this name only."""
+"""Our plug-ins for Hydra, which takes them from packages of this name only."""
 
 from hydra.core.config_store import ConfigStore
 
+from harness.groups.pairs import Pairs, Search
 from harness.sweeps.sweep import LAUNCHERS, Sweep
+
+__all__ = ["Pairs", "Planned", "Search"]
 
 
 class Planned(Sweep):

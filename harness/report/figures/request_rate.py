@@ -31,7 +31,8 @@ def why(sweep: Sweep) -> list[str]:
         "Orca and vLLM have the same step times. FasterTransformer has kernels of its own: its steps begin "
         "at its own lone request in the figure. The paper says of its batcher that B is as large as memory allows in "
         "each experiment; here that is a lane for the longest request of the trace. With 2,048 slots a lane, as "
-        "for Orca (Max), its published curves on Alpaca would be out of reach (`system=static_contiguous` shows it).",
+        "for Orca (Max), its published curves on Alpaca would be out of reach (system=static+contiguous+max_model_len "
+        "shows it).",
         "FasterTransformer's latency is mostly waiting for the running batch, divided by short answers; how many "
         "answers have one to three tokens is not visible in the 128 bins of Fig. 11, and matters to this row alone.",
     ]
