@@ -39,6 +39,8 @@ OWN: dict[str, tuple[str, int]] = {
     "static + contiguous(max_model_len)": (BROWN, 4),
     "static + paged(on_demand)": (SKY, 5),
     "continuous + contiguous(max_model_len)": (PINK, 6),
+    "continuous + vllm_hybrid(on_demand)": (INDIGO, 2),
+    "continuous + jenga(on_demand)": (WINE, 1),
     "continuous + radix(on_demand)": (OLIVE, 6),
     "vllm_v1 + radix(on_demand)": (OLIVE, 3),
     "continuous sarathi + paged(on_demand)": (GREEN, 1),
