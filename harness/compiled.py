@@ -157,7 +157,7 @@ def adapted(source: str) -> str:
     """A module as mypyc takes it.
 
     What differs can't stand in the sources: it is plain Python that mypyc (2.4) compiles to something else, or can't.
-    Each rule is a function below that says what; `tests/test_compiled.py` shows for each that it is still needed.
+    Each rule is a function below that says what; `tests/test_mypyc_faults.py` shows for each that it is still needed.
     """
     tree, text = ast.parse(source), source.encode()
     starts = [0, *accumulate(map(len, text.splitlines(keepends=True)))]

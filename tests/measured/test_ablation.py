@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from harness.measured.ablation import ALL, ablate, wide
 from tests.measured.made_up import CONFIG, rows, write_tables
 
 
+@pytest.mark.slow
 def test_every_rule_has_a_line(tmp_path: Path) -> None:
     tables = write_tables(tmp_path)
     (tmp_path / "models/made").mkdir(parents=True)

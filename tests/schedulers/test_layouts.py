@@ -21,7 +21,7 @@ def run(folder: Path, *overrides: str) -> dict[str, Any]:
     return run_job(composed([*RUN, *overrides]), folder, [*RUN, *overrides])
 
 
-@pytest.mark.parametrize("scheduler", ["ideal", "past_future"])
+@pytest.mark.parametrize("scheduler", ["ideal", pytest.param("past_future", marks=pytest.mark.slow)])
 def test_who_foresees_slots_needs_slots(tmp_path: Path, scheduler: str) -> None:
     """Every token kept in every layer is a slot, and what was foreseen comes: nobody is preempted."""
     refused = run(tmp_path / "a", f"scheduler={scheduler}", "allocator=vllm_hybrid")

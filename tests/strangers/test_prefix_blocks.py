@@ -10,7 +10,7 @@ from harness.job import run_job
 from harness.tasks.claims import composed
 from tests.strangers.test_two_page_sizes import copied
 
-RUN = ["allocator._target_=prefix_blocks.PrefixBlocks", "device=simulated", "workload.num_requests=30",
+RUN = ["allocator._target_=prefix_blocks.PrefixBlocks", "device=simulated", "workload.num_requests=16",
        "workload.shared_prefix=100", "kv_slots=3000", "max_model_len=1024"]  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def run(folder: Path, *overrides: str) -> dict[str, Any]:
 def test_it_is_right_with_jumps_and_with_exact_steps(outside: Path, scheduler: str) -> None:
     names = {"jumps": (), "exact": ("simulation.exact_steps=true",), "checked": ("debug=true",)}
     for name, keys in names.items():  # the checker recounts slot by slot, so few requests
-        run(outside / name, f"scheduler={scheduler}", *MINE, *keys, "workload.num_requests=10")
+        run(outside / name, f"scheduler={scheduler}", *MINE, *keys, "workload.num_requests=6")
     for table in ("requests.csv", "steps.csv"):
         found = {(outside / name / table).read_bytes() for name in names}
         assert len(found) == 1
