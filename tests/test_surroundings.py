@@ -117,6 +117,18 @@ def test_kernels_compile_where_nothing_can_be_kept(monkeypatch):
     assert cached_njit(numba.int64(numba.int64), nogil=True)(_one_more)(2) == 3  # compiled at once
 
 
+def test_compiled_code_is_not_older_than_what_it_calls(tmp_path):
+    head = "from kvlab_kernels.cached import cached_njit\n"
+    callee = head + "@cached_njit()\ndef step(x):\n    return x + {}\n"
+    caller = head + "import callee\nstep = callee.step\n@cached_njit(calls=callee)\ndef run(x):\n    return step(x)\n"
+    (tmp_path / "caller.py").write_text(caller)
+    for more in (1, 20):
+        (tmp_path / "callee.py").write_text(callee.format(more))
+        code = "import caller; print(caller.run(1))"
+        printed = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert int(printed.stdout) == 1 + more
+
+
 def _one_more(x):
     return x + 1
 

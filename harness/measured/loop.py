@@ -11,8 +11,9 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from kvlab_kernels.cached import cached_njit
 
+from harness.operators import costs as step_costs
 from harness.operators.costs import Costs, lockstep_ns
 
 CHUNKED, WHOLE, PROMPTS_FIRST = range(3)
@@ -56,7 +57,7 @@ class Loop(NamedTuple):
     clients: int = 1
 
 
-@njit(cache=True)
+@cached_njit(calls=step_costs)
 def serve(
     loop: Loop, costs: Costs, prompts: np.ndarray, outputs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -205,7 +206,7 @@ def serve(
     return sent, first, last
 
 
-@njit(cache=True)
+@cached_njit()
 def _unbalanced(steps: int, loop: Loop, waiting: np.ndarray, running: np.ndarray, decodes: np.ndarray) -> int:
     """For how many steps prompts have been held back for want of some on every engine; 0 = they run."""
     if loop.balance_steps == 0 or loop.engines == 1 or waiting.max() == 0 or decodes.min() == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from kvlab_kernels.cached import cached_njit
 
 LANES = 2048  # the largest batch of decodes in any table
 TOKENS = 16384 + LANES
@@ -61,21 +61,21 @@ def drafting(costs: Costs, drafts: int, layers: int) -> Costs:
                           lanes=costs.lanes * (1 + drafts / layers), verified=1 + drafts)  # fmt: skip
 
 
-@njit(cache=True)
+@cached_njit()
 def _at(axis: np.ndarray, x: float) -> tuple[int, float]:
     """Left neighbour and share of the way to the right one; beyond the ends the outermost two are drawn out."""
     left = min(max(int(np.searchsorted(axis, x)) - 1, 0), len(axis) - 2)
     return left, (x - axis[left]) / (axis[left + 1] - axis[left])
 
 
-@njit(cache=True)
+@cached_njit()
 def _by(values: np.ndarray, count: int) -> float:
     """``values[count]``; in proportion beyond the last."""
     last = len(values) - 1
     return values[count] if count <= last else values[last] * count / last
 
 
-@njit(cache=True)
+@cached_njit()
 def decode_attention(costs: Costs, lanes: int, context: float) -> float:
     """Of `lanes` sequences that look back to `context` tokens in all: as if all were as long as their mean."""
     if lanes == 0:
@@ -87,7 +87,7 @@ def decode_attention(costs: Costs, lanes: int, context: float) -> float:
     return time * lanes / row
 
 
-@njit(cache=True)
+@cached_njit()
 def prompt_attention(costs: Costs, prompts: int, tokens: int, context: int, pairs: float) -> float:
     """Of `prompts` chunks with `tokens` new tokens, `context` with their history, that make `pairs` in all.
 
@@ -107,7 +107,7 @@ def prompt_attention(costs: Costs, prompts: int, tokens: int, context: int, pair
     return np.exp(log) * min(pairs / (prompts * longest * longest / 2), 1.0)
 
 
-@njit(cache=True)
+@cached_njit()
 def step_ns(costs: Costs, decodes: int, context: float, prompts: int, tokens: int, prompt_context: int,
             pairs: float) -> float:  # fmt: skip
     """One step: `decodes` sequences with one new token and `context` in all, and `prompts` chunks (see `BatchStats`).
@@ -121,14 +121,14 @@ def step_ns(costs: Costs, decodes: int, context: float, prompts: int, tokens: in
     return _with_prompts(costs, decodes * costs.verified + tokens, work, rest) + costs.host
 
 
-@njit(cache=True)
+@cached_njit()
 def _with_prompts(costs: Costs, tokens: int, work: float, rest: float) -> float:
     """`work` goes by the clock, `rest` doesn't."""
     work += _by(costs.prompt_tokens, tokens)
     return max(work * costs.prompt_work + _by(costs.prompt_moves, tokens) + rest, costs.floor)
 
 
-@njit(cache=True)
+@cached_njit()
 def lockstep_ns(costs: Costs, work: np.ndarray) -> float:
     """One step of engines side by side that end it together: what goes by tokens is padded to the largest, and of
     attention and output matrix the slowest counts.

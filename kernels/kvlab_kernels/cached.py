@@ -8,16 +8,21 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numba
 from numba import njit
 
 
-def cached_njit(*signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+def cached_njit(*signature: Any, calls: ModuleType | None = None, **options: Any) -> Callable[..., Any]:
     """`numba.njit(cache=True)` that outlives a read-only home and a full disk.
 
     The cache is beside the source or in the user's home, else in a folder for temporary files, else there is none.
+
+    Args:
+        calls: another module whose compiled functions this one calls (it must have no `signature`). numba looks at the
+            file of a function only, and would go on with what it compiled before that module changed.
     """
 
     compiler: Any = njit
@@ -27,7 +32,7 @@ def cached_njit(*signature: Any, **options: Any) -> Callable[[Callable[..., Any]
             if place:
                 numba.config.CACHE_DIR = place()  # type: ignore[attr-defined]
             try:
-                return _forgiving(compiler(*signature, cache=True, **options)(function))
+                return _dated(_forgiving(compiler(*signature, cache=True, **options)(function)), calls)
             except RuntimeError:  # numba finds no place it can write to
                 continue
             except OSError:  # the disk is full
@@ -48,6 +53,15 @@ def _forgiving(kernel: Any) -> Any:
                 save(sig, data)
 
         cache.save_overload = save_if_possible
+    return kernel
+
+
+def _dated(kernel: Any, calls: ModuleType | None) -> Any:
+    """The kernel, which is compiled anew when the file of `calls` has changed, too."""
+    index: Any = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    if calls and calls.__file__ and index:
+        changed = os.stat(calls.__file__)
+        index._source_stamp = index._source_stamp, changed.st_mtime, changed.st_size
     return kernel
 
 
