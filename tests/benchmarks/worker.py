@@ -30,8 +30,13 @@ class Worker:
         return json.loads(self._line())
 
     def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(60)
+        """Let it end by itself, so that it ends what it started, too."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
 
     def _line(self) -> str:
         assert self.process.stdout
