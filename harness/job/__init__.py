@@ -57,10 +57,7 @@ def run_job(cfg: DictConfig, folder: Path, overrides: Sequence[str] = (),
     facts = environment()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (
-            "summary.json",
-            "traceback.txt",
-        ):  # of an earlier run, not of this one
+        for name in ("summary.json", "traceback.txt"):  # of an earlier run
             (folder / name).unlink(missing_ok=True)
         write_yaml(folder / "config.yaml", cfg)
         if mistakes:

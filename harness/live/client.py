@@ -97,7 +97,7 @@ class Client:
             async with asyncio.timeout(self.server.timeout_s):
                 headers = self.server.headers(url)
                 response = await self.session.post(url, data=body, headers=headers, allow_redirects=False)
-            async with response, StallTimer(response.content, self.server.timeout_s) as silence:
+            async with response, StallTimer(response.content, self.server.timeout_s) as timer:
                 reached = True
                 if response.status != 200:
                     said = quoted(await _error(response))
@@ -109,7 +109,7 @@ class Client:
                     said = quoted(await response.content.read(HEAD))
                     return over("failed", f"the answer is no event stream but {response.content_type}: {said}")
                 async for piece in response.content.iter_any():
-                    silence.broken = True
+                    timer.broken = True
                     answer.feed(piece, self.clock())
         except StreamError as error:
             return over("failed", f"{_after(answer, request)}: {error}")

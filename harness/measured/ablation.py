@@ -34,7 +34,7 @@ def ablate(rows: pd.DataFrame, tables: Path, fitted: set[tuple[str, str, str]], 
         fitted: model, GPU and engine of the groups that constants were fitted to.
     """
     errors = {name: _errors(rows, Predictor(tables, models, rules=Rules.without([name] if name != ALL else [])))
-            for name in (ALL, *(one.name for one in fields(Rules)))}  # fmt: skip
+              for name in (ALL, *(one.name for one in fields(Rules)))}  # fmt: skip
     both = pd.concat(errors, names=["without", "row"]).reset_index()
     predicted = both.groupby("row")["tpot_error_pct"].transform(lambda errors: errors.notna().all())
     both = both[predicted]
@@ -52,7 +52,7 @@ def _median(errors: pd.Series) -> float:
 
 def _errors(rows: pd.DataFrame, predictor: Predictor) -> pd.DataFrame:
     found = [predict_row(predictor, int(str(number)), {str(key): value for key, value in values.items()})
-            for number, values in rows.iterrows()]  # fmt: skip
+             for number, values in rows.iterrows()]  # fmt: skip
     table = pd.DataFrame(found).set_index("row")[
         ["model", "gpu", "engine", "origin", "tpot_error_pct", "ttft_error_pct"]
     ]

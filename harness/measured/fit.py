@@ -36,7 +36,7 @@ BUSY, CUT, RESAMPLES, ROUNDS = 1.15, 1.0, 200, 4
 def fit(predictor: Predictor, rows: pd.DataFrame, group: Mapping[str, str], start: Machine, names: list[str],
         most: int = 60) -> tuple[Machine, dict[str, list[float]], int]:  # fmt: skip
     """The best constants for one group, their values with intervals, and on how many rows."""
-    chosen: list[tuple[Row, float, float]] = _rows(predictor, rows, group, most)
+    chosen = _rows(predictor, rows, group, most)
     known: dict[Machine, np.ndarray] = {}
     best, count = start, len(chosen)
     for _ in range(ROUNDS):

@@ -155,8 +155,10 @@ class _Build:
         norm, elements = self.pointwise(2 * self.hidden, 2 * self.hidden), self.tokens * self.hidden
         reduce = all_reduce_ns(self.tables, elements, share)
         both = norm + reduce
-        every, gathered = NORMS * model.layers, model.sparse if self.parallel.data > 1 else 0
-        moves = moves + reduce + gathered * (self.dispatch() - reduce if gathered else 0.0)
+        every = NORMS * model.layers
+        moves = moves + reduce
+        if self.parallel.data > 1 and model.sparse:
+            moves = moves + model.sparse * (self.dispatch() - reduce)
         decode = decode + moves + every * (fused_reduce_ns(self.tables, elements, share, both) if self.fuses else both)
         return decode, prompt, moves + every * both + self.rotations()
 
