@@ -285,7 +285,7 @@ def _sort(trace: Trace, dates: bool) -> None:
 
 
 def _skip(trace: Trace, seconds: float, limit: int | None) -> None:
-    """Drops the rows before `seconds`, the new time 0, and of the rest all but the first `limit` in the file's order."""
+    """Drops the rows before `seconds`, the new time 0, and keeps at most `limit` others, the first of the file."""
     rows = trace.rows
     if rows.arrival_ns is None:
         raise WorkloadError(f"workload.skip_s={seconds:g}: {trace.path} has no arrival times to skip by")
