@@ -1,4 +1,4 @@
-"""Every number of a run: what it is called, its unit and its definition. All tables take them from here."""
+"""Every number of a run: its name, unit and definition. All tables take them from here."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ BOOKS = (("in use", "used"), ("held by finished", "finished_held"), ("reserved",
 
 
 class Number(NamedTuple):
-    """One of a kind.
+    """One number of a kind.
 
     Attributes:
         key: of a summary.
-        short: what it is called beside its like.
-        definition: what sets it apart from its like.
-        window: of `WINDOWS`; empty = the whole run.
+        short: its name among the numbers of its kind.
+        definition: what distinguishes it from them.
+        window: one of `WINDOWS`; empty = the whole run.
     """
 
     key: str
@@ -34,12 +34,12 @@ class Number(NamedTuple):
 
     @property
     def name(self) -> str:
-        """``steady output``: what it is called beside its like, in whichever window."""
+        """``steady output``: its name within its kind, with its window."""
         return f"{self.window} {self.short}".strip()
 
 
 class Kind(NamedTuple):
-    """Numbers in one unit, and what all of them are."""
+    """Numbers of one unit that share a definition."""
 
     name: str
     unit: str
@@ -48,7 +48,7 @@ class Kind(NamedTuple):
 
     @property
     def definitions(self) -> str:
-        """What they are, and what sets each apart."""
+        """The common definition, and what distinguishes each."""
         apart = {number.short: number.definition for number in self.numbers if number.definition}
         windows = {number.window: WINDOWS[number.window] for number in self.numbers if number.window}
         return "; ".join([*filter(None, [self.definition]), *(f"{name}: {said}" for name, said in
@@ -117,7 +117,7 @@ KINDS = (
     ]),
     Kind("moved", "slots", [Number("copied_slots", "copied"), Number("swapped_slots", "swapped")]),
 )  # fmt: skip
-POOL = (  # where every slot was
+POOL = (  # what the slots held
     Kind("KV pool", "%", _books(), "the whole run; sums to 100"),
     Kind("KV pool, saturated", "%", _books("saturated_"), WINDOWS["saturated"]),
 )
@@ -125,7 +125,7 @@ OF = {number.key: (kind, number) for kind in KINDS for number in kind.numbers}
 
 
 def definition(key: str) -> str:
-    """What a number is, in a clause."""
+    """The definition of a number, in a clause."""
     kind, number = OF[key]
     alike = [one for one in kind.numbers if one.short == number.short]  # of other windows
     apart = next((one.definition for one in alike if one.definition), "")
