@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 WINDOWS = {
-    "steady": "while anybody waited, without ramp and drain",
+    "steady": "while requests waited, without ramp and drain",
     "saturated": "while requests waited for memory",
 }
 WHOLE = "from start to last token"
@@ -88,7 +88,7 @@ KINDS = (
     Kind("e2e", "ms", _spread("e2e"), "last token − scheduled arrival"),
     Kind("queueing", "ms", _spread("queueing"), "first scheduled − scheduled arrival"),
     Kind("oldest waiting", "s", [Number("waiting_age_mean_s", "mean"), Number("waiting_age_max_s", "most")],
-         "how long whoever waits longest for its first step has waited, over time"),
+         "age of the request that has waited longest for its first step, over time"),
     Kind("normalized latency", "s per token", [Number("normalized_latency_mean_s", "mean")],
          "e2e / tokens of a request"),
     Kind("batch", "sequences", [
@@ -96,22 +96,22 @@ KINDS = (
         Number("steady_mean_batch_size", "mean", window="steady"),
         Number("saturated_mean_batch_size", "mean", window="saturated"),
     ], "sequences in a step, mean over the time of steps"),
-    Kind("lanes", "%", [Number("useful_lane_pct", "useful")], "that produced a wanted token, of those computed"),
+    Kind("lanes", "%", [Number("useful_lane_pct", "useful")], "lanes that produced a wanted token, of all computed"),
     Kind("preemptions", "", [Number("preemptions")]),
-    Kind("recomputed", "% of tokens", [Number("recomputed_pct")], "computed before, of all tokens computed"),
+    Kind("recomputed", "% of tokens", [Number("recomputed_pct")], "tokens computed again, of all tokens computed"),
     Kind("prefix hits", "%", [
-        Number("prefix_lookup_hit_pct", "of lookups", "of all that were looked for, also after preemptions"),
-        Number("prefix_prompt_hit_pct", "of prompts", "of the tokens of all prompts: one preempted counts again"),
-        Number("prefix_hit_pct", "once", "at first admissions alone, of the tokens of their prompts"),
+        Number("prefix_lookup_hit_pct", "of lookups", "of all tokens looked up, also after preemptions"),
+        Number("prefix_prompt_hit_pct", "of prompts", "of the tokens of all prompts; hits after preemptions count too"),
+        Number("prefix_hit_pct", "once", "at first admissions only, of the tokens of their prompts"),
     ], "tokens found in the pool"),
     Kind("KV in use", "%", [
         Number("kv_used_pct", "by slots", "slots that hold a token in use"),
-        Number("kv_held_pct", "by blocks", "slots that somebody holds, used or not, as engines count"),
+        Number("kv_held_pct", "by blocks", "slots that a request holds, used or not, as engines count"),
         Number("saturated_kv_used_pct", "by slots", window="saturated"),
         Number("saturated_kv_held_pct", "by blocks", window="saturated"),
     ]),
     Kind("engine's KV cache", "%", [Number("kv_in_use_pct", "in use"), Number("kv_in_use_max_pct", "most")],
-         "blocks that somebody holds, as the engine says"),
+         "blocks that requests hold, as the engine reports"),
     Kind("saved by sharing", "% of slots", [
         Number("kv_saved_pct"), Number("saturated_kv_saved_pct", window="saturated"),
     ]),
