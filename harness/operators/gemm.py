@@ -11,7 +11,7 @@ from harness.errors import HarnessError
 from harness.operators.folder import Gpu, Tables, versions
 
 BYTES = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "int4_wo": 0.53125}
-KERNELS: dict[str, dict[str, str]] = {}  # no two kernels share a key in the tables so far
+LARGE, WIDE = 16384, 4096  # tokens and widths of products that run into a power cap
 
 
 class Gemm:
@@ -20,6 +20,10 @@ class Gemm:
     Between measured widths the efficiency against the roofline is interpolated, linear in log n and log k of its
     logarithm; in m the time is linear. Holes along m take the efficiency of their neighbours. A time never falls with
     m (the engine could pad), so a single slow point is cut to the least of those behind it (`smooth`).
+
+    Attributes:
+        sustained: the share of the GPU's peak that its largest products reach (median). They alone ran long enough to
+            meet the power cap: in bfloat16 smaller ones are up to a quarter faster. 1 where none is so large.
 
     Args:
         frame: columns m, n, k, latency (ms) of one element type.
@@ -38,6 +42,9 @@ class Gemm:
             there = np.isfinite(row)
             if there.any() and not there.all():
                 row[~there] = np.interp(np.log(self.m[~there]), np.log(self.m[there]), row[there])
+        large = frame[(frame["m"] >= LARGE) & (frame[["n", "k"]].min(axis=1) >= WIDE)]
+        flops = 2e-6 * large["m"] * large["n"] * large["k"] / large["latency"]
+        self.sustained = min(float(flops.median()) / gpu.flops(dtype), 1.0) if len(large) else 1.0
 
     def roofline(self, m: np.ndarray, n: np.ndarray | float, k: np.ndarray | float) -> np.ndarray:
         """The least it can take (ns)."""
@@ -70,13 +77,15 @@ class Gemms:
             quantiser that its tables hold: fp8 without what was measured apart; NVFP4, where a norm is before, no
             slower than another engine's, whose tables time them on inputs that are quantised already.
         dynamic_scales: an NVFP4 product of any other engine comes with a kernel that quantises its input.
+        sustained: none reaches more of the GPU's peak than it keeps up (`Gemm.sustained`); fp8 products, whose weights
+            were never set when they were timed, which costs little power, no more than this share; 0 = all do.
         launches: products in blocks of fp8, which alone were timed outside a graph and hold their launches, take no
             longer than in bfloat16 with a quantiser before.
     """
 
     def __init__(self, tables: Tables, smooth: bool = True, static_scales: bool = False, dynamic_scales: bool = False,
-                 launches: bool = False) -> None:  # fmt: skip
-        self.tables, self.smooth = tables, smooth
+                 launches: bool = False, sustained: float = 0.0) -> None:  # fmt: skip
+        self.tables, self.smooth, self.sustained = tables, smooth, sustained
         self.static_scales, self.dynamic_scales, self.launches = static_scales, dynamic_scales, launches
         self._made: dict[tuple[str, str], Gemm] = {}
 
@@ -93,6 +102,9 @@ class Gemms:
         if dtype == "fp8_block" and self.launches:
             whole = self._bare(self.tables, "bfloat16", tokens, n, k) + self._quantised(dtype, tokens, k)
             time = np.minimum(time, whole)
+        if self.sustained:
+            share = min(self._made[self.tables.engine, dtype].sustained, self.sustained if dtype == "fp8" else 1.0)
+            time = np.maximum(time, 2.0 * tokens * n * k / (share * self.tables.gpu.flops(dtype)))
         return time
 
     def _quantised(self, dtype: str, tokens: np.ndarray, k: int) -> np.ndarray:
