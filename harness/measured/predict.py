@@ -28,7 +28,7 @@ class Prediction:
     """Of a row.
 
     Attributes:
-        ttft_ms, tpot_ms: means over its requests, as the client sees them.
+        ttft_ms, tpot_ms: means over its requests, as the client sees them; NaN where every answer is one token.
         assumed: what the row does not say.
         pool: whether memory may have bound.
     """
@@ -73,7 +73,7 @@ class Predictor:
             if (first < 0).any():
                 raise HarnessError(f"a request never fits: {pool}")
         several = outputs > 1
-        tpot = (last - first)[several] / (outputs - 1)[several]
+        tpot = (last - first)[several] / (outputs - 1)[several] if several.any() else np.array([np.nan])
         assumed = [*row.notes, *settings.sources, *notes, f"constants: {machine.said}"]
         return Prediction(float((first - sent).mean()) / 1e6, float(tpot.mean()) / 1e6, assumed, pool)
 
@@ -167,7 +167,7 @@ def busy(predictor: Predictor, row: Row, ttft_ms: float, tpot_ms: float) -> floa
     settings = settings_of(row)
     bare, _ = predictor.costs(row, settings, Machine())
     mean = (1 + settings.shortest) / 2
-    isl, osl, engines = mean * row.isl, mean * row.osl, row.parallel.data
+    isl, osl, engines = max(mean * row.isl, 1), max(mean * row.osl, 1), row.parallel.data
     clients = max(row.clients / engines, 1)
     rate = clients / (ttft_ms + (osl - 1) * tpot_ms)
     chunks = max(1, -(-isl // (settings.budget or isl)))
