@@ -234,8 +234,9 @@ def plain_floats(tree: ast.Module) -> Edits:
 
 
 def stand_ins(tree: ast.Module) -> Edits:
-    """An allocator may be a `Checked` one, which hands on each attribute that it is asked for, and a scheduler engines in
-    `Lockstep`: where the type is known, compiled code asks for none, but reads where a native attribute would lie."""
+    """An allocator may be a `Checked` one, which hands on each attribute that it is asked for, and a scheduler several
+    engines in `Lockstep`: where the type is known, compiled code asks for none, but reads where a native one would lie.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.arg) and node.arg in ("allocator", "scheduler") and node.annotation:
             yield Place.of(node.annotation), "Any"

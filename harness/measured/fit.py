@@ -4,7 +4,7 @@
 
 prints what belongs into `harness/operators/machines.yaml`. All groups of an engine are fitted to together, each row
 counting alike; a GPU's constant is of the first of them. One constant after the other takes the best of its grid, in
-rounds, until none moves; it begins with what `machines.yaml` has. The interval of each is that of the best over resampled
+rounds, until none moves, from what `machines.yaml` has on. The interval of each is that of the best over resampled
 rows, the others held. Rows whose pool may fill are left out: they are told by the pool, not by these constants. Of a
 group with more than MOST rows (60) every second, third, … is taken.
 """

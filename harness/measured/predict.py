@@ -116,8 +116,8 @@ class Predictor:
         engines = row.parallel.data
         binds = longest * -(-lanes // engines) > blocks
         loop = Loop(kind, budget, settings.lanes, settings.ahead, blocks if binds else 0, settings.block,
-                    machine.client_ms * 1e6, machine.tokenize_us * 1e3, settings.wait_steps, settings.wait_ratio * budget,
-                    settings.balance_steps,
+                    machine.client_ms * 1e6, machine.tokenize_us * 1e3 if self.rules.tokenized else 0.0,
+                    settings.wait_steps, settings.wait_ratio * budget, settings.balance_steps,
                     settings.poll_steps, settings.grows if self.rules.drafts else 1.0, engines,
                     row.clients)  # fmt: skip
         return loop, f"pool of {slots:,} tokens may fill" if binds else ""

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from harness.errors import HarnessError
+from harness.lookup import hint
 from harness.operators.folder import ENGINES
 from harness.operators.model import Parallel, Precision
 
@@ -91,7 +92,8 @@ def read_row(number: int, values: Mapping[str, Any]) -> Row:
     tensor, isl, osl, batch = (_whole(text, name, 1) for name in ("tp_size", "isl", "osl", "batch_size"))
     experts = _whole(text, "moe_tp_size", 0), _whole(text, "moe_ep_size", 0)
     if text["backend"] not in ENGINES:
-        raise HarnessError(f"backend={text['backend']}: must be one of {', '.join(ENGINES)}")
+        raise HarnessError(f"backend={text['backend']}: must be one of {', '.join(ENGINES)}"
+                           f"{hint(str(text['backend']), ENGINES)}")  # fmt: skip
     if _whole(text, "pp_size", 0) > 1:
         raise HarnessError(f"pp_size={text['pp_size']}: pipeline stages are not modelled")
     clients = _whole(text, "concurrency", 0) or batch

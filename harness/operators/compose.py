@@ -51,6 +51,7 @@ class Rules:
         drafts: tokens are drafted and verified, where the engine does.
         normed_heads: queries and keys are normed, of the models that do.
         launches: fp8_block products are without the launches that their table holds.
+        tokenized: prompts are tokenized one after the other before an engine sees them.
     """
 
     smooth: bool = True
@@ -69,6 +70,7 @@ class Rules:
     small_kernels: bool = True
     drafts: bool = True
     launches: bool = True
+    tokenized: bool = True
 
     @classmethod
     def without(cls, names: list[str]) -> Rules:

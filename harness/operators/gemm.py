@@ -21,10 +21,6 @@ class Gemm:
     logarithm; in m the time is linear. Holes along m take the efficiency of their neighbours. A time never falls with
     m (the engine could pad), so a single slow point is cut to the least of those behind it (`smooth`).
 
-    Attributes:
-        sustained: the share of the GPU's peak that its largest products reach (median). They alone ran long enough to
-            meet the power cap: in bfloat16 smaller ones are up to a quarter faster. 1 where none is so large.
-
     Args:
         frame: columns m, n, k, latency (ms) of one element type.
         smooth: whether slow points are cut.
@@ -42,9 +38,7 @@ class Gemm:
             there = np.isfinite(row)
             if there.any() and not there.all():
                 row[~there] = np.interp(np.log(self.m[~there]), np.log(self.m[there]), row[there])
-        large = frame[(frame["m"] >= LARGE) & (frame[["n", "k"]].min(axis=1) >= WIDE)]
-        flops = 2e-6 * large["m"] * large["n"] * large["k"] / large["latency"]
-        self.sustained = min(float(flops.median()) / gpu.flops(dtype), 1.0) if len(large) else 1.0
+        self.sustained = sustained(frame, gpu, dtype)
 
     def roofline(self, m: np.ndarray, n: np.ndarray | float, k: np.ndarray | float) -> np.ndarray:
         """The least it can take (ns)."""
@@ -77,8 +71,9 @@ class Gemms:
             quantiser that its tables hold: fp8 without what was measured apart; NVFP4, where a norm is before, no
             slower than another engine's, whose tables time them on inputs that are quantised already.
         dynamic_scales: an NVFP4 product of any other engine comes with a kernel that quantises its input.
-        sustained: none reaches more of the GPU's peak than it keeps up (`Gemm.sustained`); fp8 products, whose weights
-            were never set when they were timed, which costs little power, no more than this share; 0 = all do.
+        sustained: none reaches more of the GPU's peak than it keeps up (see `sustained`), in fp8 than this share; 0 =
+            no limit. vLLM's tables were timed with weights that were never set, which costs little power: so in
+            bfloat16, for which all engines call the same library, SGLang's count too, whose weights were drawn.
         launches: products in blocks of fp8, which alone were timed outside a graph and hold their launches, take no
             longer than in bfloat16 with a quantiser before.
     """
@@ -103,7 +98,8 @@ class Gemms:
             whole = self._bare(self.tables, "bfloat16", tokens, n, k) + self._quantised(dtype, tokens, k)
             time = np.minimum(time, whole)
         if self.sustained:
-            share = min(self._made[self.tables.engine, dtype].sustained, self.sustained if dtype == "fp8" else 1.0)
+            others = {"fp8": self.sustained, "bfloat16": self._drawn}.get(dtype, 1.0)
+            share = min(self._made[self.tables.engine, dtype].sustained, others)
             time = np.maximum(time, 2.0 * tokens * n * k / (share * self.tables.gpu.flops(dtype)))
         return time
 
@@ -136,6 +132,16 @@ class Gemms:
         self.tables.note(f"NVFP4 products take no longer than those of vllm {other.version}, without a quantiser")
         return [other]
 
+    @cached_property
+    def _drawn(self) -> float:
+        """What products in bfloat16 keep up by SGLang's newest table, if the GPU has one."""
+        if not versions(self.tables.folder / self.tables.gpu_name / "sglang"):
+            return 1.0
+        frame = Tables(self.tables.folder, self.tables.gpu_name, "sglang").read("gemm_perf")
+        if frame is None:
+            return 1.0
+        return sustained(frame[frame["gemm_dtype"] == "bfloat16"], self.tables.gpu, "bfloat16")
+
     def _quantiser(self, tokens: np.ndarray, k: int) -> np.ndarray:
         total = np.zeros(len(tokens))
         for name in ("computescale_perf", "scale_matrix_perf"):
@@ -147,6 +153,18 @@ class Gemms:
                 one = frame[frame["k"] == widths[i]].sort_values("m")
                 total += weight * np.interp(tokens, one["m"], one["latency"] * 1e6)
         return total
+
+
+def sustained(frame: pd.DataFrame, gpu: Gpu, dtype: str) -> float:
+    """The share of the GPU's peak that the largest products of one element type reach (median); 1 if none is so large.
+
+    They alone ran long enough to meet the power cap: smaller ones in bfloat16 are up to a quarter faster.
+    """
+    large = frame[(frame["m"] >= LARGE) & (frame[["n", "k"]].min(axis=1) >= WIDE)]
+    if not len(large):
+        return 1.0
+    flops = 2e-6 * large["m"] * large["n"] * large["k"] / large["latency"]
+    return min(float(flops.median()) / gpu.flops(dtype), 1.0)
 
 
 def _beside(axis: np.ndarray, value: float) -> list[tuple[int, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from harness.operators.gemm import Gemm, Gemms
 from harness.operators.health import health, print_health
 from harness.operators.machines import Machine
 from harness.operators.model import Model, Parallel, Precision
+from harness.schema.keys.run import RULES
 from tests.measured.made_up import CONFIG, decode_ms, gemm_ms, prompt_ms, tables, write_tables
 
 BARE = Rules(smooth=False, padded_graphs=False, power_cap=False, eager_prompts=False, host=False, pointwise=False)
@@ -75,7 +77,7 @@ def test_each_constant_of_a_machine_does_what_it_says(folder: Path) -> None:
 
 
 def test_no_product_is_faster_than_the_gpu_keeps_up(tmp_path: Path) -> None:
-    """The largest products take two times as long as they could: so do all that would be faster; fp8's by a constant."""
+    """The largest products take twice as long as they could, and so do all that were faster; fp8's by a constant."""
     write_tables(tmp_path)
     path = tmp_path / "made_up/vllm/0.24.0/gemm_perf.parquet"
     frame = pd.read_parquet(path)
@@ -88,6 +90,10 @@ def test_no_product_is_faster_than_the_gpu_keeps_up(tmp_path: Path) -> None:
     assert Gemms(vllm, sustained=0.4).ns("fp8", tokens, 4096, 4096) == pytest.approx(products / 2 / 0.4)
     few = np.array([16.0])
     assert Gemms(vllm, sustained=0.4).ns("fp8", few, 4096, 4096) == Gemms(vllm).ns("fp8", few, 4096, 4096)
+
+
+def test_every_rule_has_its_switch() -> None:
+    assert {one.name for one in fields(Rules)} == set(RULES)
 
 
 def test_decode_steps_are_padded_to_a_captured_graph(folder: Path) -> None:
