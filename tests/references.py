@@ -72,13 +72,13 @@ def compare(name: str, folder: Path) -> Difference:
 
 
 def take(name: str, folder: Path) -> None:
-    """Put what was made in a reference's place; its command and its README stay."""
+    """Put what was made in a reference's place, paths relative to this checkout; its command and its README stay."""
     for path in _kept(REFERENCE / name):
         path.unlink()
     for path in _kept(folder):
         target = REFERENCE / name / path.relative_to(folder)
         target.parent.mkdir(exist_ok=True)
-        shutil.copyfile(path, target)
+        target.write_bytes(path.read_bytes().replace(f"{REPOSITORY}/".encode(), b""))
 
 
 def check(chosen: Sequence[str], place: Path, taking: bool = False) -> int:

@@ -30,6 +30,16 @@ def test_a_digit_a_row_and_a_lost_column_are_told(tmp_path: Path) -> None:
     assert references.compare(name, tmp_path).wrong == [f"comparison.csv: {len(table)} rows, now 2"]
 
 
+def test_a_reference_that_is_taken_names_no_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "comparison.csv").write_text(f"path\n{references.REPOSITORY}/experiments/data/chat_rounds.jsonl\n")
+    (tmp_path / "here").mkdir()
+    monkeypatch.setattr(references, "REFERENCE", tmp_path)
+    references.take("here", made)
+    assert (tmp_path / "here" / "comparison.csv").read_text() == "path\nexperiments/data/chat_rounds.jsonl\n"
+
+
 def test_every_reference_has_a_command_of_its_own() -> None:
     commands = {name: (references.REFERENCE / name / references.COMMAND).read_text() for name in references.names()}
     assert len(commands) == len(set(commands.values())) > 20

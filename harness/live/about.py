@@ -1,4 +1,4 @@
-"""What a server says of itself before it is measured: which engine it is, what models it has, and how long they are."""
+"""Asks a server, before it is measured, for its engine, its version, its models and their longest sequence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.live.client import HEAD, why_none
 from harness.live.stream import count_of, quoted
 from harness.lookup import nearest
 
-# Where each engine, and no other, says its version: (engine, path, a key of the answer).
+# Endpoints that tell engines apart: each answers with the version of one engine only. (engine, path, key of the answer)
 VERSIONS = (
     ("vLLM", "/version", "version"),
     ("SGLang", "/server_info", "version"),
@@ -21,21 +21,21 @@ VERSIONS = (
     ("llama.cpp", "/props", "build_info"),
     ("TGI", "/info", "version"),
 )
-# What an endpoint does differently from what a request asks: (engine, when, said).
-TEXT_ONLY = ("TGI",)  # its `prompt` is a text or a list of texts
-NO_IGNORE_EOS = ("TGI",)  # it takes the key and does nothing about it
-ONE_ANSWER = ("TGI",)  # it takes `n` and does nothing about it
+# Engines that do something else than the request asks for.
+TEXT_ONLY = ("TGI",)  # `prompt` is a text or a list of texts, never token ids
+NO_IGNORE_EOS = ("TGI",)  # accepts `ignore_eos` and ignores it
+ONE_ANSWER = ("TGI",)  # accepts `n` and ignores it
 
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """A server.
+    """What a server reports about itself.
 
     Attributes:
-        engine: vLLM, SGLang, llama.cpp, TGI, or "" where it can't be told.
+        engine: vLLM, SGLang, llama.cpp, TGI, or "" if unknown.
         version: of the engine.
-        model: which requests ask for.
-        max_model_len: longest sequence in tokens, where the server tells.
+        model: the `model` of every request.
+        max_model_len: longest sequence in tokens; None if the server does not report it.
     """
 
     engine: str
@@ -50,10 +50,10 @@ class ServerInfo:
 
 
 async def ask(session: aiohttp.ClientSession, server: Server) -> ServerInfo:
-    """What a server says of itself.
+    """The server's engine, version, model and longest sequence.
 
     Raises:
-        HarnessError: nobody answers, the key is refused, or there is no such model.
+        HarnessError: no answer, a refused key, or no such model.
     """
     models = await _models(session, server)
     named = [str(model.get("id")) for model in models]
@@ -101,7 +101,7 @@ async def _models(session: aiohttp.ClientSession, server: Server) -> list[dict[s
 
 
 async def _engine(session: aiohttp.ClientSession, server: Server) -> tuple[str, str, dict[str, Any]]:
-    """(engine, version, all that it said there), empty where no path of `VERSIONS` answers."""
+    """(engine, version, the whole answer of that endpoint); empty if no path of `VERSIONS` answers."""
     for engine, path, key in VERSIONS:
         url, limit = server.root + path, aiohttp.ClientTimeout(total=10)
         try:
@@ -115,13 +115,13 @@ async def _engine(session: aiohttp.ClientSession, server: Server) -> tuple[str, 
 
 
 def refuse(about: ServerInfo, server: Server, answers: int) -> None:
-    """Refuse what the engine would silently do otherwise.
+    """Refuse settings that the engine would silently ignore.
 
     Args:
-        answers: the most answers that a request wants.
+        answers: the largest `n` of any request.
 
     Raises:
-        HarnessError: it names the key that would be right.
+        HarnessError: there is such a setting; the message names the key to set instead.
     """
     engine = about.engine
     if engine in TEXT_ONLY and server.tokenizer is None:

@@ -49,12 +49,12 @@ class Run(NamedTuple):
 def beside(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any], progress: object) -> dict[str, Any]:
     """The task of `experiment=beside`: measure, fit, simulate, compare.
 
-    Every rate is measured in every round, in a folder of its own. The steps that the client saw in the rates of
-    `beside.fit`, or those that the engine wrote down (`beside.steps`), give a step model (`latency.yaml`). What
-    requests spend outside the engine (HTTP, tokenizer, other processes) is one constant: the median by which their
-    first tokens came later than simulated in the rates of `beside.fit`. Then the requests of every run are simulated
-    as they were sent, under the scheduler of the configuration, with the pool that the server's metrics tell and the
-    limits of its log. Writes `beside.csv` (a row for each run and number) and `beside.png`.
+    Every rate is measured in every round, in a folder of its own. A step model (`latency.yaml`) is fitted to the steps
+    that the client saw at the rates of `beside.fit`, or to those that the engine logged (`beside.steps`). The time of
+    requests outside the engine (HTTP, tokenizer, other processes) is one constant: the median delay of measured first
+    tokens against simulated ones, at the rates of `beside.fit`. Then the requests of every run are simulated with the
+    times at which they were sent, the configured scheduler, the pool size of the server's metrics and the limits of
+    its log. Writes `beside.csv` (a row for each run and number) and `beside.png`.
 
     Raises:
         HarnessError: a rate to fit that is not measured, or too few steps seen.
@@ -117,7 +117,7 @@ def _measure(cfg: DictConfig, folder: Path, rate: float, again: int, facts: dict
 
 
 def _simulate(cfg: DictConfig, asked: set[str], run: Run, latency: FittedLatency, server: dict[str, Any]) -> Any:
-    """(request table, gaps) of the requests of a run, sent when they were, with what is known of the server."""
+    """(request table, gaps) of a run's requests, simulated at the times they were sent, with the server's settings."""
     inner = cfg.copy()
     with open_dict(inner):
         inner.max_model_len = server["max_model_len"]
@@ -141,7 +141,7 @@ def _simulate(cfg: DictConfig, asked: set[str], run: Run, latency: FittedLatency
 
 
 def _lateness(run: Run, simulated: Any) -> np.ndarray:
-    """Ms by which each first token came later than simulated."""
+    """By how many ms each measured first token came later than the simulated one."""
     measured = pd.read_csv(run.folder / "requests.csv").set_index("id")
     late = measured["ttft_ms"] - 1e3 * measured["lateness_s"] - simulated[0].set_index("id")["ttft_ms"]
     return late[measured["status"] == "finished"].dropna().to_numpy()

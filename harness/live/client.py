@@ -15,8 +15,8 @@ from harness.live.stream import Answer, StreamError, message_of, quoted
 from schedulers.request import Request
 
 KEEPALIVE_S = 4  # a kept connection is dropped before the server drops it (uvicorn after 5 s), or requests get lost
-ABORTED = frozenset(("abort", "error"))  # reasons with which an engine gives a request up
-LOOKS = 10  # in the longest silence
+ABORTED = frozenset(("abort", "error"))  # `finish_reason` of a request that the engine gave up
+LOOKS = 10  # checks of a stream within its timeout
 HEAD = 4096  # bytes of an error that are read
 
 
@@ -25,9 +25,9 @@ class Outcome(NamedTuple):
 
     Attributes:
         status: finished, rejected (the server refused it: 4xx), failed or unfinished.
-        reason: why, or what is odd about a finished one.
-        sent_ns: when it was sent; -1 = it was not.
-        answer: as far as it came.
+        reason: why; of a finished request, what is odd about it.
+        sent_ns: when it was sent; -1 = never.
+        answer: as much of it as came.
         reached: whether the server answered at all.
     """
 
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 class Client:
     """Connections to a server.
 
-    It reads streams with aiohttp, as `vllm bench serve` does: the same client costs are in both. Use it as an
+    It reads streams with aiohttp, as `vllm bench serve` does, so both measure the same client overhead. Use it as an
     asynchronous context manager.
 
     Args:
@@ -73,7 +73,7 @@ class Client:
             self._places.release()
 
     def body(self, request: Request, prompt: Any) -> bytes:
-        """What is sent: greedy for one answer, sampled for several, which greedy ones would all be alike."""
+        """The JSON to send: greedy decoding for one answer, sampling for several (greedy ones would all be equal)."""
         asked = request.output_len if self.server.ignore_eos else request.max_tokens or request.output_len
         body: dict[str, Any] = {"model": self.model, "max_tokens": asked, "temperature": float(request.n > 1)}
         if self.server.api == "chat":
@@ -127,10 +127,10 @@ class Client:
 
 
 class StallTimer:
-    """Ends a stream's reading with a `TimeoutError` when nothing came for `most_s`, to a tenth of that.
+    """Raises `TimeoutError` in the reader of a stream that was silent for `most_s`, with a resolution of a tenth.
 
-    aiohttp's own `sock_read` sets a timer anew for each piece, which costs an eighth of all that a client does for it;
-    this one looks ten times in that time whether something came.
+    aiohttp's own `sock_read` sets a new timer for each piece, an eighth of the client's work per piece; this one checks
+    ten times per `most_s` whether something came.
 
     Attributes:
         broken: set it when something came.
@@ -178,22 +178,22 @@ def verdict(answer: Answer, request: Request, ignore_eos: bool) -> tuple[str, st
 
 
 def open_session(server: Server) -> aiohttp.ClientSession:
-    """A session without a bound on connections, whose requests may take as long as something comes now and then."""
+    """A session without a limit on connections or on the total time of a request; `StallTimer` ends silent ones."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=300)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=server.timeout_s, sock_read=None)
-    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}  # to compress is to hold back
+    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}  # compression would buffer tokens
     return aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers)
 
 
 def why_none(error: aiohttp.ClientConnectorError) -> str:
-    """Why there is no connection: what the system says, or what is wrong with a certificate."""
+    """Why there is no connection: the system's error, or what is wrong with the certificate."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return str(error.certificate_error)
     return error.os_error.strerror or str(error.os_error)
 
 
 async def _error(response: aiohttp.ClientResponse) -> str:
-    """What the body of an error says."""
+    """The message in the body of an error response."""
     text = (await response.content.read(HEAD)).decode("utf-8", "replace")
     try:
         return message_of(json.loads(text))

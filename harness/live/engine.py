@@ -1,4 +1,4 @@
-"""What only the engine knows: its Prometheus metrics, read every second under the names that each engine gives them."""
+"""The engine's own numbers: its Prometheus metrics, read once a second, under each engine's names."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pandas as pd
 
 COLUMNS = ("start_s", "running", "waiting", "kv_in_use_pct", "preemptions", "prefix_queries", "prefix_hits",
            "prompt_tokens", "output_tokens", "steps", "step_tokens")  # fmt: skip
-SINCE_START = COLUMNS[4:]  # counters: told as what was added since the first reading
-# For each column the names that mean it, the first that is there; (name, factor).
+SINCE_START = COLUMNS[4:]  # counters: given as the increase since the first reading
+# Metrics of each column, of which the first that exists counts: (name, factor).
 NAMES: Mapping[str, tuple[tuple[str, float], ...]] = {
     "running": (("vllm:num_requests_running", 1), ("sglang:num_running_reqs", 1), ("llamacpp:requests_processing", 1),
                 ("tgi_batch_current_size", 1)),
@@ -52,23 +52,23 @@ class Samples:
                     continue
 
     def value(self, *names: tuple[str, float]) -> float | None:
-        """Of the first name that is there, the sum over its labels (engines side by side); None where none is."""
+        """The first metric that exists, summed over its labels (data-parallel engines); None if none exists."""
         for name, factor in names:
             if name in self.found:
                 return factor * sum(value for _, value in self.found[name])
         return None
 
     def labels(self, name: str) -> dict[str, str]:
-        """Of an `…_info` metric: all that it says."""
+        """All labels of an `…_info` metric."""
         return dict(LABEL.findall(self.found[name][0][0])) if name in self.found else {}
 
     def row(self) -> dict[str, float | None]:
-        """The columns; what no metric tells is None."""
+        """`COLUMNS`; None where there is no metric."""
         return {column: self.value(*names) for column, names in NAMES.items()}
 
     @property
     def pool(self) -> dict[str, Any]:
-        """Size and rules of the engine's KV pool, where it tells them."""
+        """Size and settings of the engine's KV pool, if its metrics have them."""
         told = self.labels("vllm:cache_config_info") or self.labels("sglang:cache_config_info")
         blocks, size = told.get("num_gpu_blocks", ""), told.get("block_size") or told.get("page_size") or ""
         found: dict[str, Any] = {}
@@ -84,12 +84,12 @@ class Samples:
 
 
 class Scraper:
-    """Reads a metrics page again and again; a page that is not there leaves nothing, and is said once.
+    """Polls a metrics page; if there is none, there are no rows, and `problem` says why.
 
     Attributes:
         rows: `COLUMNS` of each reading.
         pool: see `Samples.pool`.
-        problem: why there is nothing.
+        problem: why there are no rows.
     """
 
     def __init__(self, session: aiohttp.ClientSession, url: str, every_s: float, headers: Mapping[str, str]) -> None:
@@ -99,12 +99,12 @@ class Scraper:
         self.problem: str | None = None
 
     async def run(self, now: Callable[[], int]) -> None:
-        """Read it every so often until cancelled, or until the first reading finds that it is not there."""
+        """Read every `every_s` seconds until cancelled; give up if the first reading finds no page."""
         while await self.take(now()) or self.rows:
             await asyncio.sleep(self.every_s)
 
     async def take(self, now: int) -> bool:
-        """One reading; whether there was one."""
+        """Read once; whether that worked."""
         try:
             limit = aiohttp.ClientTimeout(total=5)
             async with self.session.get(self.url, headers=self.headers, timeout=limit) as response:
@@ -125,7 +125,7 @@ class Scraper:
         return True
 
     def table(self) -> pd.DataFrame:
-        """One row per reading; counters from 0 at the first one, what was never told is empty."""
+        """One row per reading; counters start at 0 with the first one, metrics that never came are empty."""
         table = pd.DataFrame(self.rows, columns=list(COLUMNS)).astype("float64")
         for name in SINCE_START:
             table[name] -= table[name].iloc[0] if len(table) else 0

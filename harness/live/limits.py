@@ -1,4 +1,4 @@
-"""What an engine's start says of its limits: lines of vLLM's log."""
+"""The scheduler's limits as vLLM's log reports them at start-up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.errors import HarnessError
 
-# Key of `scheduler` → where vLLM says it. The last line wins: what was asked for stands before what came of it.
+# Key of `scheduler` → its pattern in the log. The last match counts: requested values are logged before effective ones.
 SAID = {
     "max_num_seqs": r"max_num_seqs['\"]?[:=]\s*(\d+)",
     "max_num_batched_tokens": r"max_num_batched_tokens['\"]?[:=]\s*(\d+)",
@@ -15,10 +15,10 @@ SAID = {
 
 
 def limits_of(log: str | None) -> dict[str, int]:
-    """The limits that a log tells, by key of `scheduler`.
+    """The limits found in a log, by key of `scheduler`.
 
     Raises:
-        HarnessError: there is no such file, or it tells none.
+        HarnessError: there is no such file, or no limit in it.
     """
     if log is None:
         return {}

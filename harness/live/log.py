@@ -1,4 +1,4 @@
-"""What a client can write down of a replay: when requests were sent, when each piece came, and how each one ended."""
+"""The client's record of a replay: when requests were sent, when each piece came, and how each request ended."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from schedulers.request import Request
 
 
 class ClientLog:
-    """The request side of a `Recorder`; of the engine's side a client knows nothing.
+    """The request side of a `Recorder`; a client can't see the engine's side.
 
     Attributes:
         gaps: between two pieces of a choice.
         reasons: by request id, (status, why); of finished requests, what is odd about them.
-        times: by request id, when (ns) its pieces came, of all choices in order.
-        pieces, tokens: that came in all.
-        prompt_tokens: by request id, as the server counted them, where it did.
-        uncounted: finished requests of which the server gave no count of tokens.
-        merged: finished requests of which pieces held several tokens.
+        times: by request id, when (ns) its pieces came, those of all choices in order.
+        pieces, tokens: totals over all requests.
+        prompt_tokens: by request id, the server's count, if it gave one.
+        uncounted: finished requests without a token count from the server.
+        merged: finished requests that had several tokens in one piece.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class ClientLog:
         self._stats = array("q")
 
     def over(self, request: Request, outcome: Outcome) -> None:
-        """A request is over, one way or another."""
+        """Record the outcome of a request."""
         answer, done = outcome.answer, outcome.status == "finished"
         if outcome.reason:
             self.reasons[request.id] = outcome.status, outcome.reason
@@ -69,5 +69,5 @@ class ClientLog:
         return np.frombuffer(self._delivered, dtype=np.int64).reshape(-1, 2)
 
     def request_stats(self) -> np.ndarray:
-        """As `Recorder.request_stats`; what a client can't know is -1."""
+        """As `Recorder.request_stats`; -1 for what a client can't know."""
         return np.frombuffer(self._stats, dtype=np.int64).reshape(-1, len(RequestStats._fields))

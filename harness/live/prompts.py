@@ -1,4 +1,4 @@
-"""What a request asks: token ids, or a text of exactly as many tokens."""
+"""Prompts to send: token ids, or a text of exactly as many tokens."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from harness.errors import HarnessError
 from harness.workload.streams import prompt_tokens
 from schedulers.request import Request
 
-SPECIAL = 100  # ids below are left alone: they may begin, end or pad
-CANDIDATES = 8000  # of a vocabulary, looked at for words
+SPECIAL = 100  # ids below this are not used: they may be BOS, EOS or padding
+CANDIDATES = 8000  # entries of the vocabulary that are tried as words
 MOST_WORDS = 2000
 
 
 class Ids:
-    """Prompts as token ids: those of the trace, or drawn, so that equal pieces of prompts are equal ids."""
+    """Prompts as token ids: the trace's own, or drawn such that equal pieces of prompts are equal ids."""
 
     def __init__(self, vocab_size: int, seed: int) -> None:
         self.low = min(SPECIAL, vocab_size // 2)
@@ -30,23 +30,26 @@ class Ids:
 
 
 class Text:
-    """Prompts as words of which each is one token, in whatever order: so a text has as many tokens as it has words.
+    """Prompts as text, made of words that are one token each in any order: a text has as many tokens as words.
 
     Args:
         tokenizer: of the server's model, as `transformers` loads it.
-        added: tokens that the server puts around a text.
+
+    Attributes:
+        added: tokens that the server adds to a text (special tokens, or a chat template).
+        short: how many prompts were shorter than that.
     """
 
     def __init__(self, tokenizer: Any, seed: int, chat: bool = False) -> None:
         self.tokenizer, self.seed = tokenizer, seed
         self.words = words_of(tokenizer)
         self.added = _template_tokens(tokenizer, self.words) if chat else len(tokenizer("").input_ids)
-        self.short = 0  # prompts shorter than what the server adds
+        self.short = 0
 
     def __call__(self, request: Request) -> str:
         """
         Raises:
-            HarnessError: the tokenizer counts the text otherwise.
+            HarnessError: the tokenizer finds another number of tokens in the text.
         """
         if request.token_ids is not None:
             return str(self.tokenizer.decode(list(request.token_ids[: request.prompt_len])))
@@ -63,7 +66,7 @@ class Text:
 
 
 def words_of(tokenizer: Any) -> Sequence[str]:
-    """Words that are one token wherever they stand in a text.
+    """Words that are a single token anywhere in a text.
 
     Raises:
         HarnessError: there are fewer than two.
@@ -81,10 +84,10 @@ def words_of(tokenizer: Any) -> Sequence[str]:
 
 
 def make_prompts(server: Server, seed: int) -> Ids | Text:
-    """As the server takes them.
+    """The kind of prompts that the server accepts.
 
     Raises:
-        HarnessError: a tokenizer that is missing or can't be loaded.
+        HarnessError: a tokenizer is needed and not set, or can't be loaded.
     """
     if server.tokenizer is None:
         if server.api == "chat":
@@ -102,7 +105,7 @@ def make_prompts(server: Server, seed: int) -> Ids | Text:
 
 
 def _template_tokens(tokenizer: Any, words: Sequence[str]) -> int:
-    """Tokens that a chat's template puts around the words of its only message."""
+    """Tokens that the chat template adds to a single message."""
     if not tokenizer.chat_template:
         raise HarnessError("server.api=chat: the tokenizer has no chat template, so a prompt's length can't be told")
     message = [{"role": "user", "content": f"{words[0]} {words[1]}"}]

@@ -1,4 +1,4 @@
-"""The loop that sends a workload to a server when it is due."""
+"""The loop that sends each request of a workload to a server when it is due."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from harness.live.prompts import Ids, Text
 from harness.replay.replayer import Source, WorkloadLike
 from schedulers.request import Request
 
-EARLY_NS = 1_000_000  # a sleep ends up to a millisecond late, so the last one is waited for awake
-PROBE_S = 0.25  # between two looks whether a server is back
-BEAT_S = 0.02  # between two looks how late the client's own loop is
+EARLY_NS = 1_000_000  # a sleep may end up to a millisecond late, so the last millisecond is spent polling
+PROBE_S = 0.25  # between two checks whether the server is back
+BEAT_S = 0.02  # between two measurements of the event loop's lag
 
 
 class LiveReplay:
-    """Sends every request of a workload: at its time, or in a closed loop when one of those in flight is over.
+    """Sends every request of a workload: at its arrival time, or in a closed loop when one in flight has ended.
 
     Args:
-        client: which sends them; its `clock` becomes this replay's, so that all times count from its start.
-        prompts: what each request asks.
-        log: where everything is written down.
-        scraper: reads the engine's metrics meanwhile; None = nobody does.
+        client: sends them; its `clock` is set to this replay's, so that all times count from the replay's start.
+        prompts: makes the prompt of each request.
+        log: records every outcome.
+        scraper: reads the engine's metrics meanwhile; None = no metrics.
         on_progress: called after each request with (requests over, tokens so far).
 
     Attributes:
-        lags_ns: how late the client's own loop was, every `BEAT_S`: what a busy client adds to every time.
-        cpu_s, wall_s: what this process computed in the time of the replay.
+        lags_ns: lag of the client's event loop, measured every `BEAT_S`: a busy client adds it to every latency.
+        cpu_s, wall_s: CPU time of this process during the replay, and the replay's duration.
         gone: why the rest was not sent, if the server went away for good.
-        broken: an error of the program itself, or of a prompt that can't be made.
+        broken: an error of the client itself, or of a prompt that can't be made.
     """
 
     def __init__(self, client: Client, workload: WorkloadLike, prompts: Ids | Text, log: ClientLog,
@@ -137,7 +137,7 @@ class LiveReplay:
             await asyncio.sleep(min((left - EARLY_NS) / 1e9, PROBE_S) if left > EARLY_NS else 0)
 
     async def _back(self) -> None:
-        """Wait until the server answers again, so that a closed loop does not run through its requests meanwhile."""
+        """Wait until the server answers again, or a closed loop would use up its requests while the server is down."""
         server, since = self.client.server, self._down_since or self.now
         url = f"{server.root}/v1/models"
         while self.now - since <= server.gone_s * 1e9:
@@ -152,7 +152,7 @@ class LiveReplay:
         return f"the server is gone: no connection for {self.client.server.gone_s:g} s (server.gone_s)"
 
     async def _beat(self) -> None:
-        """Look again and again how late this very loop is."""
+        """Measure the lag of the event loop until cancelled."""
         while True:
             due = self.now + int(BEAT_S * 1e9)
             await asyncio.sleep(BEAT_S)

@@ -1,4 +1,4 @@
-"""`device=server`: a job whose workload goes to a server that is already running."""
+"""`device=server`: a job that sends its workload to a running server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from harness.metrics.token_times import write_token_times
 from harness.workload import Workload, export
 from schedulers.request import Request
 
-WARM_SEED = 0x5EED  # warm-up prompts are of another seed: nothing of them is in a prefix cache
+WARM_SEED = 0x5EED  # another seed for warm-up prompts, so that none of the workload's prompts is cached by them
 
 
 def serve_live(cfg: DictConfig, folder: Path, workload: Workload, facts: dict[str, Any],
@@ -40,14 +40,14 @@ def serve_live(cfg: DictConfig, folder: Path, workload: Workload, facts: dict[st
     """Send a workload to the server of `cfg.server` and write the tables of the job.
 
     Writes `requests.csv`, `workload.jsonl`, `pieces.parquet` (when each piece of each answer came), `benchmark.json`
-    (as `vllm bench serve --save-result --save-detailed`), and `engine.csv` where the server has metrics. After an
-    interrupt the tables hold what there is.
+    (as `vllm bench serve --save-result --save-detailed`), and `engine.csv` if the server has metrics. After an
+    interrupt the tables hold what was measured so far.
 
     Returns:
-        What `summary.json` says beside the names; `interrupt`, if it was stopped, for the caller to raise.
+        The entries of `summary.json` beside the names; `interrupt`, if the run was stopped, for the caller to raise.
 
     Raises:
-        HarnessError: nobody answers, the server refuses the warm-up, or no request was served.
+        HarnessError: no answer, the server refuses the warm-up, or no request was served.
     """
     server = Server.of(OmegaConf.to_container(cfg.server, resolve=True))  # type: ignore[arg-type]
     requests = workload.requests
@@ -97,11 +97,11 @@ def serve_live(cfg: DictConfig, folder: Path, workload: Workload, facts: dict[st
 
 
 class LiveRun:
-    """The asynchronous half of a job: get to know the server, warm it up, replay the workload.
+    """The asynchronous half of a job: ask the server about itself, warm it up, replay the workload.
 
     Attributes:
-        about, replay: None as long as it did not come to that.
-        scraper: None = nobody reads metrics.
+        about, replay: None until that stage is reached.
+        scraper: None = no metrics are read.
     """
 
     def __init__(self, server: Server, workload: Workload, prompts: Ids | Text, log: ClientLog,
@@ -136,7 +136,7 @@ class LiveRun:
 
     @property
     def metrics(self) -> pd.DataFrame | None:
-        """`Scraper.table`; None where there is none."""
+        """`Scraper.table`; None without metrics."""
         return self.scraper.table() if self.scraper and self.scraper.rows else None
 
     @property
@@ -145,7 +145,7 @@ class LiveRun:
 
 
 def _warmed(outcome: Outcome, server: Server) -> None:
-    """The first request tells whether the server takes what will be sent."""
+    """Raise HarnessError if the warm-up request was not served: the server would not accept the others either."""
     if outcome.status == "finished":
         return
     reason = outcome.reason or ""
@@ -162,7 +162,7 @@ def _warmed(outcome: Outcome, server: Server) -> None:
 
 
 def _leave_rest(run: LiveRun) -> None:
-    """A reason for those that were never sent."""
+    """Give requests that were never sent a reason."""
     assert run.replay
     why = run.replay.gone or "never sent: the run was stopped"
     for request in run.replay.source.pending:

@@ -1,4 +1,4 @@
-"""The steps that an engine wrote down itself: JSON lines of what each step's batch was made of and how long it took."""
+"""Steps that an engine logged itself: JSON lines with the composition of each step's batch and its time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ ABSENT = {"prefill_attention": None, "idle_lanes": 0, "schedule_ms": 0.0, "compl
 
 def read_step_log(path: str) -> pd.DataFrame:
     """A step table to fit, from lines such as `{"num_seqs": 8, "context_tokens": 4096, "prefill_tokens": 0,
-    "execute_ms": 12.5}`: sequences of the step; tokens they have stored after it; new tokens of those with several;
-    its time. `prefill_attention` (pairs of a prompt token with one it looks back to) is taken from one prompt without
-    a past where it is not told; `idle_lanes`, `schedule_ms` and `complete_ms` are 0 then. Other fields are left alone.
+    "execute_ms": 12.5}`: sequences in the step; tokens they have stored after it; new tokens of those that have more
+    than one; its time. Without `prefill_attention` (pairs of a prompt token and a token it attends to) the prefill is
+    taken to be one prompt without a cached prefix; `idle_lanes`, `schedule_ms` and `complete_ms` default to 0. Other
+    fields are ignored.
 
     Raises:
-        HarnessError: no such file, or a line that is none; it says which and why.
+        HarnessError: no such file, or an invalid line; the message names the line and what is wrong with it.
     """
     rows = []
     for number, row in read_lines(Path(path), "beside.steps"):

@@ -1,4 +1,4 @@
-"""The steps of an engine as a client sees them: tokens of one step come together."""
+"""An engine's steps as a client sees them: the tokens of one step arrive together."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import pandas as pd
 
 from harness.errors import HarnessError
 
-TOGETHER = 0.5  # of the median gap between two tokens of a request: tokens that are closer came of one step
+TOGETHER = 0.5  # of the median gap between a request's tokens: tokens that arrive closer together are of one step
 
 
 def client_steps(folder: Path) -> pd.DataFrame:
     """The steps of a job of `device=server`, in the columns of a step table that a latency model is fitted to.
 
-    A new step begins with a token of a request that has one in this step already, or after a pause. How long it took is
-    the time since the tokens of the step before, if a request has a token in both: else the engine may have rested.
-    What a first token's step computed is its prompt, less what the server said it had cached; a prompt that took
-    several steps is all counted in the last of them.
+    A new step begins with a token of a request that already has one in the current step, or after a pause. A step's
+    time is the time since the tokens of the step before, provided that one request has a token in both; otherwise the
+    engine may have been idle. The step of a first token is taken to have computed the request's prompt, less the tokens
+    that the server reported as cached; a prompt that took several steps counts entirely in the last of them.
 
     Raises:
-        HarnessError: nothing came that could tell a step.
+        HarnessError: no answer has two pieces, so no step can be seen.
     """
     pieces = pd.read_parquet(folder / "pieces.parquet").sort_values("time_s", kind="stable")
     requests = pd.read_csv(folder / "requests.csv").set_index("id")
@@ -49,7 +49,7 @@ def client_steps(folder: Path) -> pd.DataFrame:
 
 
 def _together(request: np.ndarray, times: np.ndarray, pause_s: float) -> np.ndarray:
-    """``[n]``: the number of the step that each token, in order of time, came of."""
+    """``[n]``: the step of each token, tokens being in order of time."""
     steps, step, inside, last = np.empty(len(times), np.int64), 0, set[int](), times[0]
     for at, (who, when) in enumerate(zip(request.tolist(), times.tolist(), strict=True)):
         if who in inside or when - last > pause_s:

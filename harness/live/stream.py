@@ -1,4 +1,4 @@
-"""What comes back of one request: a stream of events, read piece by piece, whatever it holds."""
+"""The answer to one request: a stream of events, parsed piece by piece, whatever it holds."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 from harness.errors import HarnessError
 
-DECODE = json.JSONDecoder().decode  # `json.loads` guesses an encoding first, each time
+DECODE = json.JSONDecoder().decode  # `json.loads` would guess the encoding each time
 LONGEST = 2**24  # bytes of an event
-MOST = 2**40  # of anything that a server counts
-SHOWN = 160  # letters of what a server said that are quoted
+MOST = 2**40  # the largest count that is believed
+SHOWN = 160  # characters of a server's message that are quoted
 
 
 class StreamError(HarnessError):
-    """The stream holds what no stream should."""
+    """The stream is malformed, or reports an error."""
 
 
 class Lines:
-    """The `data:` of a server-sent event stream that arrives in pieces cut anywhere.
+    """The `data:` lines of a server-sent event stream that arrives in pieces cut anywhere.
 
-    Comments (`:`), `event:`, `id:` and `retry:` say nothing that is needed.
+    Comments (`:`), `event:`, `id:` and `retry:` are skipped.
     """
 
     def __init__(self) -> None:
@@ -53,15 +53,15 @@ class Lines:
 class Answer:
     """One request's answer as it grows.
 
-    A piece is an event that brings text of a choice, or an empty one that does not end it: tokens without a text of
-    their own come as such. A last, empty piece that only says why the answer ends is a token if the server's count says
-    so; a first one that only names a role is none.
+    A piece is an event with text of a choice, or one without text that does not end the choice (tokens may have no text
+    of their own). A final event without text, only with a `finish_reason`, counts as a token if the server's count says
+    so; a first event that only names a role does not.
 
     Attributes:
         times: by choice, when (ns) each piece came.
-        counts: by choice, tokens of each piece where the server tells (`token_ids`, a running count), else 1.
-        usage: the server's own counts, as the last event that had any gave them.
-        ended: by choice, why.
+        counts: by choice, tokens of each piece if the server tells (`token_ids`, a running count), else 1.
+        usage: the server's own counts, from the last event that had any.
+        ended: by choice, its `finish_reason`.
         done: whether `[DONE]` came.
     """
 
@@ -72,15 +72,15 @@ class Answer:
         self.usage: dict[str, Any] = {}
         self.ended: dict[int, str] = {}
         self.done = False
-        self._part = b""  # of an event over several data lines
-        self._empty_end: dict[int, int] = {}  # by choice, when its end came without a text
-        self._counts, self._told = False, 0  # whether every event has a running count of tokens, and the last one
+        self._part = b""  # of an event that spans several data lines
+        self._empty_end: dict[int, int] = {}  # by choice, when a final event without text came
+        self._counts, self._told = False, 0  # whether every event has a running count of tokens, and the last count
 
     def feed(self, piece: bytes, now: int) -> None:
         """Bytes that came at `now` (ns).
 
         Raises:
-            StreamError: they are no event stream, no JSON, or the server tells of an error.
+            StreamError: they are no event stream or no JSON, or the server reports an error.
         """
         for data in self.lines.feed(piece):
             if data == b"[DONE]":
@@ -140,7 +140,7 @@ class Answer:
         self.counts[index].append(count)
 
     def close(self) -> None:
-        """The stream is over: ends without a text are tokens if the server counted more than came."""
+        """The stream is over: final events without text are tokens if the server counted more tokens than came."""
         told = self.counted
         if told is not None:
             for index, when in self._empty_end.items():
@@ -151,12 +151,12 @@ class Answer:
 
     @property
     def counted(self) -> int | None:
-        """The server's own count of tokens; one that counts none was made before there were any."""
+        """The server's own count of tokens; None if it is 0, since it was then made before there were any."""
         return count_of(self.usage.get("completion_tokens")) or None
 
     @property
     def cached(self) -> int | None:
-        """Tokens of the prompt that the server had already, where it tells."""
+        """Prompt tokens that the server found in its prefix cache, if it tells."""
         details = self.usage.get("prompt_tokens_details")
         return count_of(details.get("cached_tokens")) if isinstance(details, dict) else None
 
@@ -166,7 +166,7 @@ class Answer:
 
     @property
     def tokens(self) -> int:
-        """What the server counted, else what came."""
+        """The server's count, or else the tokens that came."""
         told = self.counted
         return told if told is not None else sum(map(sum, self.counts.values()))
 
@@ -181,12 +181,12 @@ class Answer:
 
 
 def count_of(value: Any) -> int | None:
-    """A whole number that something can be counted with; None if it is none."""
+    """The value if it is a plausible count (a whole number), else None."""
     return value if type(value) is int and 0 <= value < MOST else None
 
 
 def _text(choice: dict[str, Any], delta: Any) -> str:
-    """Of a completion, or of a chat's delta: its content, what the model thinks, or a call it makes."""
+    """The text of a completion, or of a chat's delta: content, reasoning, or a tool call."""
     if not isinstance(delta, dict):
         return choice.get("text") or ""
     return delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning") or (
@@ -194,7 +194,7 @@ def _text(choice: dict[str, Any], delta: Any) -> str:
 
 
 def message_of(body: Any) -> str:
-    """What an error's JSON says, in whichever of the usual places."""
+    """The message in an error's JSON, from whichever of the usual places."""
     for _ in range(3):
         if isinstance(body, dict):
             body = body.get("error") or body.get("message") or body.get("detail") or body
@@ -202,7 +202,7 @@ def message_of(body: Any) -> str:
 
 
 def quoted(text: str | bytes) -> str:
-    """What a server said, on one line and not too long."""
+    """A server's message on one line, shortened."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
     text = " ".join(text.split())

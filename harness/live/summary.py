@@ -1,4 +1,4 @@
-"""What a job of a live server says beside its latencies: the engine's own numbers, and what to keep in mind."""
+"""What a job on a live server reports beside its latencies: the engine's own numbers, and warnings."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from harness.live.log import ClientLog
 if TYPE_CHECKING:
     from harness.live.serve import LiveRun
 
-LATE_MS = 10  # of sends, 99th percentile
-BUSY_PCT = 80  # of one core, which is all that a loop has
+LATE_MS = 10  # delay of sends, 99th percentile: more is a warning
+BUSY_PCT = 80  # of one core, which is all that an event loop can use: more is a warning
 
 
 def engine_side(metrics: pd.DataFrame | None) -> dict[str, float | None]:
-    """Of `engine.csv`: means over the time in which something ran, and what was counted in all; None = not told."""
+    """From `engine.csv`: means over the time in which something ran, and totals of counters; None = not reported."""
     if metrics is None:
         return dict.fromkeys(("mean_batch_size", "kv_in_use_pct", "kv_in_use_max_pct", "waiting_mean", "preemptions",
                               "prefix_hit_pct", "steps"))  # fmt: skip
@@ -39,7 +39,7 @@ def engine_side(metrics: pd.DataFrame | None) -> dict[str, float | None]:
 
 def warnings_of(cfg: DictConfig, server: Server, about: ServerInfo, run: LiveRun, table: pd.DataFrame,
                 row: dict[str, Any]) -> list[str]:  # fmt: skip
-    """What makes the numbers mean less, or something else, than they seem to."""
+    """Warnings: what makes the numbers less certain, or different, than they seem."""
     log, replay = run.log, run.replay
     assert replay
     said = []
@@ -87,7 +87,7 @@ def _counting(log: ClientLog) -> list[str]:
 
 
 def _other_prompts(log: ClientLog, table: pd.DataFrame) -> list[str]:
-    """Prompts that the server counts otherwise than they were made."""
+    """A warning about prompts in which the server counts another number of tokens than was sent."""
     asked = table.set_index("id")["prompt_tokens"]
     more = [count - int(asked[number]) for number, count in log.prompt_tokens.items() if count != asked[number]]
     if not more:

@@ -39,7 +39,8 @@ def serve_exactly(loop: Loop, costs: Costs, prompts: np.ndarray, outputs: np.nda
     requests = [Request(i, 0, int(p), int(o)) for i, (p, o) in enumerate(zip(prompts, outputs, strict=True))]
     recorder = Recorder(None, keep=False)
     engine = Engine(scheduler, SimulatedModelRunner(OperatorLatency(costs)), recorder, depth=loop.ahead)
-    replay(Source(Workload(requests, concurrency=loop.clients), round(loop.client)), [engine], Clock())
+    source = Tokenized(requests, loop)
+    replay(source, [engine], Clock())
     if recorder.rejections:
         number, reason = next(iter(recorder.rejections.items()))
         raise HarnessError(f"request {number} can't be served: {reason}")
@@ -49,4 +50,24 @@ def serve_exactly(loop: Loop, costs: Costs, prompts: np.ndarray, outputs: np.nda
     arrivals = np.array([request.arrival_ns for request in requests], float)
     first = arrivals + table["ttft_ms"].to_numpy() * 1e6
     last = arrivals + table["e2e_ms"].to_numpy() * 1e6
-    return arrivals - round(loop.client), first, last, int(table["preemptions"].sum())
+    sent = np.array([source.sent[request.id] for request in requests], float)
+    return sent, first, last, int(table["preemptions"].sum())
+
+
+class Tokenized(Source):
+    """The loop's clients, whose prompts are tokenized one after the other.
+
+    Attributes:
+        sent: when each request was sent (ns), by its id.
+    """
+
+    def __init__(self, requests: list[Request], loop: Loop) -> None:
+        self.sent: dict[int, int] = {}
+        self.loop, self.front = loop, 0
+        super().__init__(Workload(requests, concurrency=loop.clients))
+
+    def arrival_ns(self, request: Request, sent: int) -> int:
+        """When it arrives at the engine."""
+        self.sent[request.id] = sent
+        self.front = max(self.front, sent) + round(self.loop.tokenize * request.prompt_len)
+        return self.front + round(self.loop.client)

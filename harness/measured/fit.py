@@ -2,17 +2,18 @@
 
     python -m harness.measured.fit ROWS TABLES SPLIT [MOST]
 
-prints what belongs into `harness/operators/machines.yaml`. One constant after the other takes the best of its grid, in
-rounds, until none moves; the interval of each is that of the best over resampled rows, the others held. Rows whose pool
-may fill are left out: they are told by the pool, not by these constants. Of a group with more than MOST rows (60) every
-second, third, … is taken.
+prints what belongs into `harness/operators/machines.yaml`. All groups of an engine are fitted to together, each row
+counting alike; a GPU's constant is of the first of them. One constant after the other takes the best of its grid, in
+rounds, until none moves, from what `machines.yaml` has on. The interval of each is that of the best over resampled
+rows, the others held. Rows whose pool may fill are left out: they are told by the pool, not by these constants. Of a
+group with more than MOST rows (60) every second, third, … is taken.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,31 +24,32 @@ import yaml
 from harness.errors import HarnessError, answer
 from harness.measured.predict import Predictor, busy
 from harness.measured.settings import Row, read_row
-from harness.operators.machines import NAMES, Machine
+from harness.operators.machines import Machine, whose
 
 GRID: dict[str, np.ndarray] = {
-    "prompt_work": np.round(np.arange(1.0, 1.61, 0.05), 2), "host_ms": np.round(np.arange(0, 3.01, 0.1), 2),
-    "eager_kernel_us": np.arange(0.0, 151.0, 5.0), "bare_kernel_us": np.arange(0.0, 151.0, 5.0),
-    "client_ms": np.array([0.0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 40, 60, 80, 100]),
+    "fp8_share": np.round(np.arange(0.44, 0.661, 0.02), 2), "tokenize_us": np.arange(0.0, 20.1, 1.0),
+    "host_ms": np.round(np.arange(0, 1.51, 0.1), 2), "eager_kernel_us": np.arange(0.0, 121.0, 5.0),
+    "bare_kernel_us": np.arange(0.0, 121.0, 5.0),
+    "client_ms": np.array([0.0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 40, 60, 80, 100, 120, 140]),
 }  # fmt: skip
 BUSY, CUT, RESAMPLES, ROUNDS = 1.15, 1.0, 200, 4
 
 
-def fit(predictor: Predictor, rows: pd.DataFrame, group: Mapping[str, str], start: Machine, names: list[str],
-        most: int = 60) -> tuple[Machine, dict[str, list[float]], int]:  # fmt: skip
-    """The best constants for one group, their values with intervals, and on how many rows."""
-    chosen = _rows(predictor, rows, group, most)
+def fit(predictor: Predictor, rows: pd.DataFrame, groups: list[Mapping[str, str]], start: Machine, most: int = 60
+        ) -> tuple[Machine, dict[str, list[float]], int]:  # fmt: skip
+    """The best constants for some groups together, their values with intervals, and on how many rows."""
+    chosen = [row for group in groups for row in _rows(predictor, rows, group, most)]
     known: dict[Machine, np.ndarray] = {}
     best, count = start, len(chosen)
     for _ in range(ROUNDS):
         before = best
-        for name in names:
+        for name in GRID:
             errors = _profile(predictor, chosen, best, name, known)
             best = replace(best, **{name: float(GRID[name][errors.mean(axis=1).argmin()])})
         if best == before:
             break
     rng, found = np.random.default_rng(0), {}
-    for name in names:
+    for name in GRID:
         errors = _profile(predictor, chosen, best, name, known)
         drawn = [GRID[name][errors[:, rng.integers(0, count, count)].mean(axis=1).argmin()] for _ in range(RESAMPLES)]
         found[name] = [getattr(best, name), *(float(edge) for edge in np.percentile(drawn, (5, 95)))]
@@ -96,15 +98,13 @@ def main(rows: str, tables: str, split: str, most: str = "60") -> None:
     """Print the constants as YAML."""
     table, told = pd.read_csv(rows), yaml.safe_load(Path(split).read_text(encoding="utf-8"))
     values: dict[str, dict[str, Any]] = {name: {} for name in GRID}
-    for group in told["fit"]:
-        wanted = group.get("constants", [name for name in GRID if name != "bare_kernel_us"])
-        names = [name for name in wanted if name != "prompt_work" or group["gpu"] not in values["prompt_work"]]
-        start = Machine(**{name: values[name].get(group[NAMES[name]], [default])[0]
-                           for name, default in asdict(Machine()).items()})  # fmt: skip
-        best, found, count = fit(Predictor(Path(tables)), table, group, start, names, int(most))
+    for engine in dict.fromkeys(group["engine"] for group in told["fit"]):
+        groups = [group for group in told["fit"] if group["engine"] == engine]
+        start = Machine.of(groups[0]["gpu"], engine)
+        best, found, count = fit(Predictor(Path(tables)), table, groups, start, int(most))
         for name, interval in found.items():
-            values[name][group[NAMES[name]]] = interval
-        print(f"# {group}: {count} rows, {best.said}", file=sys.stderr, flush=True)
+            values[name].setdefault(whose(name, groups[0]["gpu"], engine), interval)
+        print(f"# {groups}: {count} rows, {best.said}", file=sys.stderr, flush=True)
     print(yaml.safe_dump(values, sort_keys=False, default_flow_style=None))
 
 

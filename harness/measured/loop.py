@@ -29,7 +29,8 @@ class Loop(NamedTuple):
         lanes: most sequences of an engine.
         ahead: steps that are scheduled before the first of them has landed (2 = asynchronous).
         blocks, block: of the pool of an engine; promised in full at admission. 0 blocks = never bind.
-        client: between sending and arriving (ns).
+        client, tokenize: between sending and arriving (ns): of each request, and of each token of its prompt, which is
+            begun when that of the one before is done.
         wait_steps, wait_tokens: a step that has decodes leaves prompts waiting for so many steps, or until it would
             have so many tokens (TensorRT-LLM's batch_wait_timeout_iters, batch_wait_max_tokens_ratio x max_num_tokens).
         balance_steps: while each engine has decodes, prompts wait so many steps for every one to have some
@@ -48,6 +49,7 @@ class Loop(NamedTuple):
     blocks: int = 0
     block: int = 16
     client: float = 0.0
+    tokenize: float = 0.0
     wait_steps: int = 0
     wait_tokens: float = 0.0
     balance_steps: int = 0
@@ -77,6 +79,10 @@ def serve(
     released = np.zeros(n, np.int64)  # who is over, in order
     freed = over = arrived = 0
     injected = min(loop.clients, n)
+    reached, front = np.zeros(n), 0.0  # when a request is at its engine; when the process in front of them is free
+    for i in range(injected):
+        front += np.rint(loop.tokenize * prompts[i])
+        reached[i] = front + loop.client
     ends = [(np.int64(0), np.int64(0)) for _ in range(0)]  # (decode step, request)
     counter = np.int64(0)
     now = busy = before = 0.0  # now; when the last step ends, and the one before
@@ -93,7 +99,7 @@ def serve(
         looks = polled >= loop.poll_steps
         if looks:
             polled = 0
-        while looks and arrived < injected and sent[arrived] + loop.client <= now:
+        while looks and arrived < injected and reached[arrived] <= now:
             best = turn % engines
             for at in range(engines):
                 other = (turn + at) % engines
@@ -162,7 +168,7 @@ def serve(
             if busy > now:
                 later = before if before > now else busy
             if arrived < injected:
-                later = min(later, sent[arrived] + loop.client)
+                later = min(later, reached[arrived])
             if later == np.inf:
                 break
             now, polled = later, loop.poll_steps
@@ -200,6 +206,8 @@ def serve(
         for _ in range(over - fresh):
             if injected < n:
                 sent[injected] = ready
+                front = max(front, ready) + np.rint(loop.tokenize * prompts[injected])
+                reached[injected] = front + loop.client
                 injected += 1
         before, busy = busy, ready
         now = ready if loop.ahead == 1 else max(now, before)

@@ -28,7 +28,7 @@ class Prediction:
     """Of a row.
 
     Attributes:
-        ttft_ms, tpot_ms: means over its requests, as the client sees them.
+        ttft_ms, tpot_ms: means over its requests, as the client sees them; NaN where every answer is one token.
         assumed: what the row does not say.
         pool: whether memory may have bound.
     """
@@ -60,7 +60,7 @@ class Predictor:
     def predict(self, row: Row) -> Prediction:
         """Raises HarnessError with the reason why a row can't be predicted."""
         settings, machine = settings_of(row), self.machine(row)
-        costs, notes = self.costs(row, settings)
+        costs, notes = self.costs(row, settings, machine)
         loop, pool = self.loop(row, settings, machine)
         prompts, outputs = self.lengths(row, settings)
         if loop.blocks and row.engine == "vllm":
@@ -73,7 +73,7 @@ class Predictor:
             if (first < 0).any():
                 raise HarnessError(f"a request never fits: {pool}")
         several = outputs > 1
-        tpot = (last - first)[several] / (outputs - 1)[several]
+        tpot = (last - first)[several] / (outputs - 1)[several] if several.any() else np.array([np.nan])
         assumed = [*row.notes, *settings.sources, *notes, f"constants: {machine.said}"]
         return Prediction(float((first - sent).mean()) / 1e6, float(tpot.mean()) / 1e6, assumed, pool)
 
@@ -87,20 +87,20 @@ class Predictor:
             self._tables[key] = Tables(self.tables, *key, self.version)
         return self._tables[key]
 
-    def costs(self, row: Row, settings: Settings) -> tuple[Costs, list[str]]:
-        """Of the row's configuration, with what the tables had to stand in for."""
+    def costs(self, row: Row, settings: Settings, machine: Machine) -> tuple[Costs, list[str]]:
+        """Of the row's configuration on a machine, with what the tables had to stand in for."""
         config = model_config(row.model, self.models)
         precision = precision_of(row, config, settings)
         how = settings.experts, settings.fuses, settings.drafts
-        key = row.model, row.gpu, row.engine, row.parallel, precision, how, self.rules
+        key = row.model, row.gpu, row.engine, row.parallel, precision, how, self.rules, machine.fp8_share
         if key not in self._costs:
             tables = self.opened(row)
             tables.notes.clear()
-            costs = compose(Model.of(config), tables, row.parallel, precision, Machine(), self.rules, *how)
+            costs = compose(Model.of(config), tables, row.parallel, precision, machine, self.rules, *how)
             said = f"tables of {tables.engine} {tables.version}" + (f" for {row.version}" if row.version else "")
             self._costs[key] = costs, [said, f"precision {_said(precision)}", *tables.notes]
         costs, notes = self._costs[key]
-        return with_machine(costs, self.machine(row), self.rules, settings), notes
+        return with_machine(costs, machine, self.rules, settings), notes
 
     def loop(self, row: Row, settings: Settings, machine: Machine) -> tuple[Loop, str]:
         """The row's loop, and whether its pool may bind."""
@@ -116,8 +116,8 @@ class Predictor:
         engines = row.parallel.data
         binds = longest * -(-lanes // engines) > blocks
         loop = Loop(kind, budget, settings.lanes, settings.ahead, blocks if binds else 0, settings.block,
-                    machine.client_ms * 1e6, settings.wait_steps, settings.wait_ratio * budget,
-                    settings.balance_steps,
+                    machine.client_ms * 1e6, machine.tokenize_us * 1e3 if self.rules.tokenized else 0.0,
+                    settings.wait_steps, settings.wait_ratio * budget, settings.balance_steps,
                     settings.poll_steps, settings.grows if self.rules.drafts else 1.0, engines,
                     row.clients)  # fmt: skip
         return loop, f"pool of {slots:,} tokens may fill" if binds else ""
@@ -135,7 +135,6 @@ def with_machine(costs: Costs, machine: Machine, rules: Rules, settings: Setting
     kernel = {"eager": machine.eager_kernel_us, "bare": machine.bare_kernel_us, "captured": 0.0}[settings.launched]
     hidden = settings.overlaps and rules.overlapped_host
     return costs._replace(
-        prompt_work=machine.prompt_work if rules.power_cap else 1.0,
         floor=1e3 * kernel * costs.kernels if rules.eager_prompts else 0.0,
         host=1e6 * machine.host_ms if rules.host and not hidden else 0.0,
     )
@@ -166,10 +165,9 @@ def busy(predictor: Predictor, row: Row, ttft_ms: float, tpot_ms: float) -> floa
     From the row's own measured rate and the operators alone (no constants): above about 1.15 the run was not as stated.
     """
     settings = settings_of(row)
-    costs, _ = predictor.costs(row, settings)
-    bare = with_machine(costs, Machine(), predictor.rules, settings)
+    bare, _ = predictor.costs(row, settings, Machine())
     mean = (1 + settings.shortest) / 2
-    isl, osl, engines = mean * row.isl, mean * row.osl, row.parallel.data
+    isl, osl, engines = max(mean * row.isl, 1), max(mean * row.osl, 1), row.parallel.data
     clients = max(row.clients / engines, 1)
     rate = clients / (ttft_ms + (osl - 1) * tpot_ms)
     chunks = max(1, -(-isl // (settings.budget or isl)))

@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 
 from harness.errors import HarnessError
+from harness.lookup import hint
+from harness.operators.folder import ENGINES
 from harness.operators.model import Parallel, Precision
 
 PATH = Path(__file__).with_name("settings.yaml")
@@ -89,6 +91,9 @@ def read_row(number: int, values: Mapping[str, Any]) -> Row:
     text = {key: "" if value is None or value != value else value for key, value in values.items()}
     tensor, isl, osl, batch = (_whole(text, name, 1) for name in ("tp_size", "isl", "osl", "batch_size"))
     experts = _whole(text, "moe_tp_size", 0), _whole(text, "moe_ep_size", 0)
+    if text["backend"] not in ENGINES:
+        raise HarnessError(f"backend={text['backend']}: must be one of {', '.join(ENGINES)}"
+                           f"{hint(str(text['backend']), ENGINES)}")  # fmt: skip
     if _whole(text, "pp_size", 0) > 1:
         raise HarnessError(f"pp_size={text['pp_size']}: pipeline stages are not modelled")
     clients = _whole(text, "concurrency", 0) or batch
@@ -113,8 +118,10 @@ def _whole(text: Mapping[str, Any], name: str, least: int) -> int:
     """A column's number; 0 may be left out, where that is allowed."""
     value = text[name] if text[name] != "" or least else 0
     try:
-        number = int(value)
-    except ValueError as error:
+        number = int(float(value))
+        if number != float(value):
+            raise ValueError
+    except (ValueError, OverflowError) as error:
         raise HarnessError(f"{name}={value} is no whole number") from error
     if number < least:
         raise HarnessError(f"{name}={value} is no size")

@@ -39,7 +39,7 @@ class Rules:
         history: a chunk of a prompt pays for the pairs with its history.
         static_scales: fp8 and NVFP4 products of TensorRT-LLM are without the quantiser that their table holds.
         padded_graphs: decode steps are padded to a captured batch size.
-        power_cap: products and attention of prompts take `prompt_work` times their operators.
+        power_cap: products are no faster than the GPU keeps up (`Gemm.sustained`, `fp8_share`).
         eager_prompts: steps with a prompt take at least `eager_kernel_us` a kernel.
         host: every step takes `host_ms` beside.
         overlapped_host: but where an engine prepares the next step while one runs.
@@ -51,6 +51,7 @@ class Rules:
         drafts: tokens are drafted and verified, where the engine does.
         normed_heads: queries and keys are normed, of the models that do.
         launches: fp8_block products are without the launches that their table holds.
+        tokenized: prompts are tokenized one after the other before an engine sees them.
     """
 
     smooth: bool = True
@@ -69,6 +70,7 @@ class Rules:
     small_kernels: bool = True
     drafts: bool = True
     launches: bool = True
+    tokenized: bool = True
 
     @classmethod
     def without(cls, names: list[str]) -> Rules:
@@ -100,12 +102,12 @@ def compose(model: Model, tables: Tables, parallel: Parallel, precision: Precisi
     rules = rules or Rules()
     ours = tables.engine == "trtllm"
     gemms = Gemms(tables, rules.smooth, rules.static_scales and ours, rules.dynamic_scales and not ours,
-                  rules.launches)  # fmt: skip
+                  rules.launches, machine.fp8_share if rules.power_cap else 0.0)  # fmt: skip
     known = np.unique(np.r_[np.arange(0, 129), np.arange(136, 1025, 8), np.arange(1088, TOKENS + 1, 64)])
     build = _Build(model, tables, parallel, precision, rules, gemms, np.maximum(known, 1).astype(float), expert_kernel,
                    rules.fused_norms and fuses, drafts if rules.drafts else 0)  # fmt: skip
     every = np.arange(TOKENS + 1)
-    decode, prompt, moves = (np.interp(every, known, one) for one in build.by_tokens())
+    decode, prompt = (np.interp(every, known, one) for one in build.by_tokens())
     kernels = float(model.kernels(precision, parallel))
     if rules.padded_graphs:
         sizes = np.array(GRAPHS[tables.engine])
@@ -114,8 +116,8 @@ def compose(model: Model, tables: Tables, parallel: Parallel, precision: Precisi
         padded[within] = sizes[np.searchsorted(sizes, every[within])]
         decode = decode[padded]
     costs = Costs(
-        decode, prompt, moves, build.by_sequences(), build.lanes(), CONTEXTS, np.log(build.prompts()), np.log2(BATCH),
-        np.log2(LENGTH), machine.prompt_work if rules.power_cap else 1.0, kernels,
+        decode, prompt, build.by_sequences(), build.lanes(), CONTEXTS, np.log(build.prompts()), np.log2(BATCH),
+        np.log2(LENGTH), kernels,
         1e3 * machine.eager_kernel_us * kernels if rules.eager_prompts else 0.0,
         1e6 * machine.host_ms if rules.host else 0.0, 1, rules.history,
     )  # fmt: skip
@@ -143,8 +145,8 @@ class _Build:
         self.latent = Latent(tables, gemms, text, self.heads, precision.attention, precision.kv,
                              tokens) if has_latent else None  # fmt: skip
 
-    def by_tokens(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of a step without a prompt; products of one with a prompt, and what else it moves."""
+    def by_tokens(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of a step without a prompt, and of one with."""
         model, share = self.model, self.parallel.tensor
         decode = prompt = self.mlps()
         moves = self.pointwise(self.hidden, self.hidden) + self.activations() + self.small()  # the first: the embedding
@@ -160,7 +162,7 @@ class _Build:
         if self.parallel.data > 1 and model.sparse:
             moves = moves + model.sparse * (self.dispatch() - reduce)
         decode = decode + moves + every * (fused_reduce_ns(self.tables, elements, share, both) if self.fuses else both)
-        return decode, prompt, moves + every * both + self.rotations()
+        return decode, prompt + moves + every * both + self.rotations()
 
     def activations(self) -> np.ndarray:
         """Of dense MLPs and shared experts in all layers; those of experts are in their table."""

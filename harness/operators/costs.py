@@ -16,12 +16,10 @@ class Costs(NamedTuple):
 
     Attributes:
         decode_tokens: ``[tokens + 1]`` all that goes by tokens, of steps without a prompt.
-        prompt_tokens, prompt_moves: ``[tokens + 1]`` the same with a prompt: products; what waits for memory or links.
+        prompt_tokens: ``[tokens + 1]`` the same with a prompt.
         sequences: ``[lanes + 1]`` the output matrix.
         lanes: ``[lanes + 1, contexts]`` decode attention in all layers, at `contexts` (ascending) tokens each.
         prompts: ``[batch, length]`` logarithm of prompt attention in all layers, at `batch` and `length` (both log2).
-        prompt_work: products and attention of a prompt take so many times their operators (a power cap lowers clocks;
-            tables are at top clocks).
         kernels: launched in a step with a prompt.
         floor: least time of such a step, whose kernels are launched one by one.
         host: of every step, beside its kernels.
@@ -31,14 +29,12 @@ class Costs(NamedTuple):
 
     decode_tokens: np.ndarray
     prompt_tokens: np.ndarray
-    prompt_moves: np.ndarray
     sequences: np.ndarray
     lanes: np.ndarray
     contexts: np.ndarray
     prompts: np.ndarray
     batch: np.ndarray
     length: np.ndarray
-    prompt_work: float
     kernels: float
     floor: float
     host: float
@@ -117,15 +113,13 @@ def step_ns(costs: Costs, decodes: int, context: float, prompts: int, tokens: in
     rest = decode_attention(costs, decodes, context) + _by(costs.sequences, decodes + prompts)
     if prompts == 0:
         return _by(costs.decode_tokens, decodes * costs.verified) + rest + costs.host
-    work = prompt_attention(costs, prompts, tokens, prompt_context, pairs)
-    return _with_prompts(costs, decodes * costs.verified + tokens, work, rest) + costs.host
+    rest += prompt_attention(costs, prompts, tokens, prompt_context, pairs)
+    return _with_prompts(costs, decodes * costs.verified + tokens, rest) + costs.host
 
 
 @cached_njit()
-def _with_prompts(costs: Costs, tokens: int, work: float, rest: float) -> float:
-    """`work` goes by the clock, `rest` doesn't."""
-    work += _by(costs.prompt_tokens, tokens)
-    return max(work * costs.prompt_work + _by(costs.prompt_moves, tokens) + rest, costs.floor)
+def _with_prompts(costs: Costs, tokens: int, rest: float) -> float:
+    return max(_by(costs.prompt_tokens, tokens) + rest, costs.floor)
 
 
 @cached_njit()
@@ -141,9 +135,9 @@ def lockstep_ns(costs: Costs, work: np.ndarray) -> float:
         lanes, count = int(decodes), int(chunks)
         most = max(most, lanes * costs.verified + int(tokens))
         prompts = prompts or count > 0
-        clocked = prompt_attention(costs, count, int(tokens), int(prompt_context), pairs) * costs.prompt_work
-        rest = decode_attention(costs, lanes, context) + _by(costs.sequences, max(lanes + count, 1))
-        slowest = max(slowest, clocked + rest)
+        own = prompt_attention(costs, count, int(tokens), int(prompt_context), pairs)
+        own += decode_attention(costs, lanes, context) + _by(costs.sequences, max(lanes + count, 1))
+        slowest = max(slowest, own)
     if not prompts:
         return _by(costs.decode_tokens, most) + slowest + costs.host
-    return _with_prompts(costs, most, 0.0, slowest) + costs.host
+    return _with_prompts(costs, most, slowest) + costs.host

@@ -11,7 +11,7 @@ from harness.errors import HarnessError
 from harness.operators.folder import Gpu, Tables, versions
 
 BYTES = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "int4_wo": 0.53125}
-KERNELS: dict[str, dict[str, str]] = {}  # no two kernels share a key in the tables so far
+LARGE, WIDE = 16384, 4096  # tokens and widths of products that run into a power cap
 
 
 class Gemm:
@@ -38,6 +38,7 @@ class Gemm:
             there = np.isfinite(row)
             if there.any() and not there.all():
                 row[~there] = np.interp(np.log(self.m[~there]), np.log(self.m[there]), row[there])
+        self.sustained = sustained(frame, gpu, dtype)
 
     def roofline(self, m: np.ndarray, n: np.ndarray | float, k: np.ndarray | float) -> np.ndarray:
         """The least it can take (ns)."""
@@ -70,13 +71,16 @@ class Gemms:
             quantiser that its tables hold: fp8 without what was measured apart; NVFP4, where a norm is before, no
             slower than another engine's, whose tables time them on inputs that are quantised already.
         dynamic_scales: an NVFP4 product of any other engine comes with a kernel that quantises its input.
+        sustained: none reaches more of the GPU's peak than it keeps up (see `sustained`), in fp8 than this share; 0 =
+            no limit. vLLM's tables were timed with weights that were never set, which costs little power: so in
+            bfloat16, for which all engines call the same library, SGLang's count too, whose weights were drawn.
         launches: products in blocks of fp8, which alone were timed outside a graph and hold their launches, take no
             longer than in bfloat16 with a quantiser before.
     """
 
     def __init__(self, tables: Tables, smooth: bool = True, static_scales: bool = False, dynamic_scales: bool = False,
-                 launches: bool = False) -> None:  # fmt: skip
-        self.tables, self.smooth = tables, smooth
+                 launches: bool = False, sustained: float = 0.0) -> None:  # fmt: skip
+        self.tables, self.smooth, self.sustained = tables, smooth, sustained
         self.static_scales, self.dynamic_scales, self.launches = static_scales, dynamic_scales, launches
         self._made: dict[tuple[str, str], Gemm] = {}
 
@@ -93,6 +97,10 @@ class Gemms:
         if dtype == "fp8_block" and self.launches:
             whole = self._bare(self.tables, "bfloat16", tokens, n, k) + self._quantised(dtype, tokens, k)
             time = np.minimum(time, whole)
+        if self.sustained:
+            others = {"fp8": self.sustained, "bfloat16": self._drawn}.get(dtype, 1.0)
+            share = min(self._made[self.tables.engine, dtype].sustained, others)
+            time = np.maximum(time, 2.0 * tokens * n * k / (share * self.tables.gpu.flops(dtype)))
         return time
 
     def _quantised(self, dtype: str, tokens: np.ndarray, k: int) -> np.ndarray:
@@ -124,6 +132,16 @@ class Gemms:
         self.tables.note(f"NVFP4 products take no longer than those of vllm {other.version}, without a quantiser")
         return [other]
 
+    @cached_property
+    def _drawn(self) -> float:
+        """What products in bfloat16 keep up by SGLang's newest table, if the GPU has one."""
+        if not versions(self.tables.folder / self.tables.gpu_name / "sglang"):
+            return 1.0
+        frame = Tables(self.tables.folder, self.tables.gpu_name, "sglang").read("gemm_perf")
+        if frame is None:
+            return 1.0
+        return sustained(frame[frame["gemm_dtype"] == "bfloat16"], self.tables.gpu, "bfloat16")
+
     def _quantiser(self, tokens: np.ndarray, k: int) -> np.ndarray:
         total = np.zeros(len(tokens))
         for name in ("computescale_perf", "scale_matrix_perf"):
@@ -135,6 +153,18 @@ class Gemms:
                 one = frame[frame["k"] == widths[i]].sort_values("m")
                 total += weight * np.interp(tokens, one["m"], one["latency"] * 1e6)
         return total
+
+
+def sustained(frame: pd.DataFrame, gpu: Gpu, dtype: str) -> float:
+    """The share of the GPU's peak that the largest products of one element type reach (median); 1 if none is so large.
+
+    They alone ran long enough to meet the power cap: smaller ones in bfloat16 are up to a quarter faster.
+    """
+    large = frame[(frame["m"] >= LARGE) & (frame[["n", "k"]].min(axis=1) >= WIDE)]
+    if not len(large):
+        return 1.0
+    flops = 2e-6 * large["m"] * large["n"] * large["k"] / large["latency"]
+    return min(float(flops.median()) / gpu.flops(dtype), 1.0)
 
 
 def _beside(axis: np.ndarray, value: float) -> list[tuple[int, float]]:

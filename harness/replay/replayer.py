@@ -39,7 +39,7 @@ class Source:
         self.injected = 0
         if self.closed:
             for i, request in enumerate(self.pending):
-                request.arrival_ns = client_ns if i < (workload.concurrency or 0) else -1
+                request.arrival_ns = self.arrival_ns(request, 0) if i < (workload.concurrency or 0) else -1
 
     def next_at(self) -> int | None:
         """When the next request arrives (ns); None if none is left, or if it waits for another request to end."""
@@ -58,7 +58,11 @@ class Source:
         if self.closed:
             waiting = (request for request in self.pending if request.arrival_ns < 0)
             for request, _ in zip(waiting, range(count), strict=False):
-                request.arrival_ns = now + self.client_ns
+                request.arrival_ns = self.arrival_ns(request, now)
+
+    def arrival_ns(self, request: Request, sent: int) -> int:
+        """When a request arrives that a client of a closed loop sends at `sent` (ns)."""
+        return sent + self.client_ns
 
 
 def replay(source: Source, engines: Items[Engine], clock: Clock, router: Router | None = None,

@@ -31,9 +31,9 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
     """Report on a sweep and print its table.
 
     Writes `comparison.csv`, `two_by_two.csv`, `prediction.csv`, `step_time.json`, `figures/` and `REPORT.md` into the
-    folder, and `published.csv` if the figure asked for has published numbers beside it. Works with what is there:
-    failed and missing jobs are marked rows; a part that fails is a warning; what can't be written does not stop the
-    rest.
+    folder, and `published.csv` if there are published numbers to go with the figure. Works with incomplete sweeps:
+    failed and missing jobs are marked rows, a part of the report that fails is a warning, and a file that can't be
+    written does not stop the rest.
 
     Args:
         folder: contains the job folders, and `plan.json` if jobs were planned.
@@ -41,13 +41,13 @@ def report_sweep(folder: Path, console: Console | None = None, baseline: str | N
         baseline: a system's label, or its name in the `system` group; None = the first row's.
         build_scheduler: see `predict_jobs`.
         figure: a module of `harness.report.figures`, drawn instead of the figures that fit any sweep.
-        figures: `screen`, or `paper` to draw them besides as PDFs for a two-column paper.
+        figures: `screen`, or `paper` to draw them also as PDFs for a two-column paper.
 
     Returns:
         The comparison, one row per job.
 
     Raises:
-        OSError: a table or the text could not be written (a full disk, say); it was printed all the same.
+        OSError: a table or the text could not be written (a full disk, say); the table was printed all the same.
     """
     from harness.report import figures as figure_modules
     from harness.report import ideal, markdown, prediction
@@ -146,7 +146,7 @@ def _read(folder: Path, baseline: str | None, warnings: list[str]) -> Sweep:
 
     try:
         return Sweep.read(folder, baseline)
-    except HarnessError as error:  # what was measured must not be lost for a misspelt baseline
+    except HarnessError as error:  # a misspelt baseline must not cost the report of a finished sweep
         if baseline is None:
             raise
         warnings.append(f"{error}; ratios are against the first row")
@@ -180,7 +180,7 @@ def _figures(sweep: Sweep, steps: pd.DataFrame | None, times: StepTimes | None) 
 
 
 def _write(path: Path, content: pd.DataFrame | str, lost: list[OSError]) -> None:
-    """A table or a text; what can't be written is noted, and the rest of the report goes on."""
+    """Write a table or a text; an error is added to `lost`, and the rest of the report goes on."""
     try:
         write_text(path, content) if isinstance(content, str) else write_table(path, content)
     except OSError as error:

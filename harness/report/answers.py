@@ -67,7 +67,7 @@ def draw_saved(ax: Axes, rows: pd.DataFrame, kind: str) -> None:
 
 
 def printed(model: str, workload: str, kind: str) -> dict[float, float]:
-    """What Fig. 15 and its text say is saved, in %, by the number of answers."""
+    """The savings of Fig. 15 and its text in %, by the number of answers."""
     return {point[0]: point[1] for point in curve("fig15", f"{model}_{workload}", kind)}
 
 
@@ -110,7 +110,7 @@ def _panel(rows: pd.DataFrame, kind: str) -> str:
 
 
 def _finding(done: pd.DataFrame, kind: str) -> str:
-    """How the gain over the best that reserves grows with the number of answers."""
+    """How the gain over Orca (Oracle) grows with the number of answers."""
     rates = done.pivot_table(index=ANSWERS, columns="system", values="capacity_rate")
     vllm = done[(done["system"] == "vLLM")].sort_values(ANSWERS)
     if "vLLM" not in rates or "Orca (Oracle)" not in rates:

@@ -1,6 +1,6 @@
-"""Public claims about paging and continuous batching, each with its source and the rule by which it is judged here.
+"""Public claims about paging and continuous batching, each with its source and the function that judges it.
 
-No number of ours is written in this file: a judge computes it from the runs of the same sweep (`harness.tasks.claims`).
+This file holds none of our results: each judge computes them from the runs of the same sweep (`harness.tasks.claims`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SLOT_BYTES = 819_200  # of OPT-13B
 
 
 class Judged(NamedTuple):
-    """What our runs say: the numbers as text, the verdict, and what a reader must know."""
+    """The verdict of our runs: our numbers as text, the verdict, and a note for the reader."""
 
     ours: str
     verdict: str
@@ -32,14 +32,14 @@ class Judged(NamedTuple):
 
 
 class Runs:
-    """The finished runs of a sweep by the name of their part. Asking for one that is not there raises `KeyError`."""
+    """The finished runs of a sweep by the name of their part; `KeyError` for one that is missing."""
 
     def __init__(self, sweep: Sweep) -> None:
         table = sweep.table
         done = table[table["status"] == "finished"] if "part" in table else table[:0]
         self.rows: dict[str, dict[str, Any]] = {row["part"]: row for row in records(done)}
         self.sweep = sweep
-        self.asked: list[str] = []  # parts that were looked at since it was last emptied
+        self.asked: list[str] = []  # parts used since the list was last emptied
 
     def __getitem__(self, part: str) -> dict[str, Any]:
         row = self.rows[part]
@@ -51,7 +51,7 @@ class Runs:
         return float(self[f"rate_{name}"]["capacity_rate"])
 
     def used(self, system: str) -> float:
-        """Token states in % of a pool that requests wait for."""
+        """Token states in % of the pool, while requests wait for memory."""
         return float(self[f"full_{system}"]["saturated_kv_used_pct"])
 
     def steps(self, part: str) -> pd.DataFrame:
@@ -171,7 +171,7 @@ def compaction(runs: Runs) -> Judged:
 
 
 def copying(runs: Runs, part: str) -> float:
-    """The share of its time that a run of OPT-13B on an A100-40GB copied slots."""
+    """The share of its time that a run (OPT-13B on an A100-40GB) spent copying slots."""
     steps, move = runs.steps(part), MoveCosts(SLOT_BYTES, 0, load_hardware("a100_40gb"))
     copied = steps.loc[steps["copied"] > 0, "copied"]
     ns = sum(move.ns([Move("copy", 0, 0, int(slots))]) for slots in copied)
@@ -208,7 +208,7 @@ def cost(runs: Runs) -> Judged:
 
 
 class Claim(NamedTuple):
-    """Who says what, and who judges it."""
+    """A claim, its source, the published value and the function that judges it."""
 
     text: str
     source: str

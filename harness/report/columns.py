@@ -1,4 +1,4 @@
-"""The columns of the short table: what heads them, and how their numbers read."""
+"""The columns of the short table: their headers, and the format of their numbers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ class Column(NamedTuple):
     """A number of the short table.
 
     Attributes:
-        header: with a line break where a terminal wants one.
+        header: may have a line break, for terminals.
         name: key of a summary.
-        form: of the number.
-        scale: from the summary's unit to the header's.
-        whole: where it is of a window, the same of the whole run; it is left out where no row differs.
-        said: what it is, where no run has it by itself.
+        form: format of the number.
+        scale: factor from the summary's unit to the header's.
+        whole: for a number of a window, the key of the same number over the whole run; if no row differs, the column
+            is left out.
+        said: definition of a number that only a comparison has (a ratio).
     """
 
     header: str
@@ -44,7 +45,7 @@ class Column(NamedTuple):
         return self.said or definition(self.name)
 
     def cell(self, row: Mapping[str, Any]) -> str:
-        """``6,857.1 ± 12.3``, and in a second line the standard deviation over repeats, or that nobody can tell."""
+        """``6,857.1 ± 12.3``, and in a second line the standard deviation over repeats, or "not told apart"."""
         value = row[self.name]
         if pd.isna(value):
             return DASH
@@ -89,7 +90,7 @@ COLUMNS = (
 
 
 def shown(groups: pd.DataFrame) -> Iterator[Column]:
-    """The columns that say something: of which anything is known, and, of a window, that differ from the whole run."""
+    """The columns to show: those with any value; a window's only if it differs from the whole run."""
     for column in COLUMNS:
         if (
             column.name in groups
@@ -100,7 +101,7 @@ def shown(groups: pd.DataFrame) -> Iterator[Column]:
 
 
 def definitions(groups: pd.DataFrame) -> list[tuple[str, str]]:
-    """(header, what it is) of the columns shown; what stands in a cell below the mean, where anything does."""
+    """(header, definition) of the columns shown; also of the second line of cells, if there is one."""
     found = [(column.head, column.definition) for column in shown(groups)]
     if len(groups) and (groups["repeats"] > 2).any():
         found.append(("±", "half of the 95 % interval of the mean (Student's t); sd: standard deviation over repeats; "

@@ -1,4 +1,4 @@
-"""The comparison: one row per job of a sweep, the same columns in the same order for every sweep; absent is empty."""
+"""The comparison: one row per job, the same columns in the same order for every sweep; missing values are empty."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def comparison(jobs: pd.DataFrame, baseline: str | None = None) -> pd.DataFrame:
 
 
 def swept_columns(table: pd.DataFrame) -> list[str]:
-    """The swept overrides among the columns of a comparison: they stand between `FIRST` and the ratios."""
+    """The swept overrides among the columns of a comparison: those between `FIRST` and the ratios."""
     columns = list(table.columns)
     return columns[columns.index(FIRST[-1]) + 1 : columns.index(AFTER_SWEPT[0])]
 
@@ -77,7 +77,7 @@ def find_baseline(jobs: pd.DataFrame, baseline: str | None) -> str:
     """The label of the system that ratios are against.
 
     Raises:
-        HarnessError: no system is called so, or several are.
+        HarnessError: no system has that name, or several have.
     """
     labels = jobs["system"].astype(str).tolist()
     if baseline is None:
@@ -95,7 +95,7 @@ def find_baseline(jobs: pd.DataFrame, baseline: str | None) -> str:
 
 
 def _name_after_siblings(rows: list[dict[str, Any]]) -> None:
-    """Give a job that never ran, and of which no plan says more, the names that its repeats have."""
+    """Give a job that never ran, and has no name from a plan, the names of its repeats."""
 
     def point(row: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         asked = parse_overrides(row.get("overrides"))
@@ -114,7 +114,7 @@ def _swept(jobs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _reference(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """The baseline's median for each row of the table, at the row's own swept values where the baseline has them."""
+    """The baseline's median for each row of the table, at the row's swept values if the baseline has them."""
     swept, metrics = swept_columns(table), ["output_throughput", "e2e_mean_ms"]
     rows = table[(table["system"] == baseline) & (table["status"] == "finished")]
     points = rows[swept].drop_duplicates() if swept else rows.head(1)
@@ -128,7 +128,7 @@ def _reference(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
 
 
 def _typed(column: pd.Series) -> pd.Series:
-    """Whole numbers stay whole beside a gap, lists and mappings become text, and what is absent stays empty."""
+    """Integers stay integers beside missing values, lists and mappings become text, missing values stay empty."""
     there = column.dropna()
     if column.dtype != object:
         return column

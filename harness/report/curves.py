@@ -1,4 +1,4 @@
-"""Latency against the rate of arrivals, as the probes of capacity searches measured it, published curves beside."""
+"""Latency over arrival rate, from the probes of capacity searches, beside published curves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.report.sweep import Sweep
 METRIC = "normalized_latency_mean_s"
 LIMIT = 0.5
 AXIS = "normalized latency, s per output token"
-WIDTHS = {"Orca (Max)": 4.0, "Orca (Pow2)": 2.8, "vLLM": 3.2, "Ideal": 6.0}  # the wider beneath, so that all are seen
+WIDTHS = {"Orca (Max)": 4.0, "Orca (Pow2)": 2.8, "vLLM": 3.2, "Ideal": 6.0}  # wide ones beneath: coinciding curves show
 
 
 def draw_curves(sweep: Sweep, name: str, title: str, panels: tuple[str, ...] = ()) -> Figure | None:
@@ -30,8 +30,8 @@ def draw_curves(sweep: Sweep, name: str, title: str, panels: tuple[str, ...] = (
 
     Args:
         name: the published figure.
-        title: of the figure; ``{}`` is what the first panel found.
-        panels: of the published figure, for each model and workload; default MODEL_WORKLOAD.
+        title: of the figure; ``{}`` is replaced by the finding of the first panel.
+        panels: the published figure's panels, one for each model and workload; default MODEL_WORKLOAD.
     """
     done = sweep.done[sweep.done["capacity_rate"].notna()] if "capacity_rate" in sweep.done else sweep.done[:0]
     if done.empty:
@@ -70,7 +70,7 @@ def draw_panel(ax: Axes, sweep: Sweep, rows: pd.DataFrame, style: Mapping[str, L
 
 
 def legend(systems: Iterable[str], style: Mapping[str, Look], published: str) -> list[Artist]:
-    """A line for each system, and what ours and the published curves look like."""
+    """A line for each system, and the styles of our curves and the published ones."""
     names = dict.fromkeys(systems)
     return [*(Line2D([], [], color=style[name].color, linewidth=2.2, marker=style[name].marker, markersize=3.5,
                      label=_both_names(name)) for name in names),
@@ -79,7 +79,7 @@ def legend(systems: Iterable[str], style: Mapping[str, Look], published: str) ->
 
 
 def caption(done: pd.DataFrame) -> str:
-    """What the axes are."""
+    """The caption: what the axes show."""
     return (f"Mean over all requests of the time from arrival to end, per output token. Poisson arrivals for "
             f"{', '.join(f'{seconds:,.0f} s' for seconds in dict.fromkeys(done['trace_s']))}. Dotted: the limit "
             f"of {LIMIT} s per token at which capacities are compared."
@@ -112,7 +112,7 @@ def capacities(rows: pd.DataFrame, name: str, panel: str, at: str) -> Iterator[P
 
 
 def panel(row: dict[str, Any], panels: tuple[str, ...] = ()) -> str:
-    """The published panel that a row stands beside."""
+    """The published panel that a row is compared with."""
     return panels[0] if panels else f"{row['model']}_{row['workload']}"
 
 
@@ -134,9 +134,8 @@ def _both_names(system: str) -> str:
 
 
 def _name_capacities(ax: Axes, rows: pd.DataFrame, style: Mapping[str, Look]) -> None:
-    """The capacities along the limit, each left of its curve; right of it the last one, and one at the axis.
-
-    One that is close to another stands above it.
+    """Write the capacities along the limit, each to the left of its curve (the last one and one at the axis to the
+    right). One that is close to another is written above it.
     """
     last, near, before, level = rows["capacity_rate"].max(), 0.09 * ax.get_xlim()[1], float("-inf"), 0
     box = {"facecolor": "white", "alpha": 0.85, "pad": 0.6, "linewidth": 0}

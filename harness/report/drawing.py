@@ -1,4 +1,4 @@
-"""Figures on their way to the disk: what can be drawn is, whatever becomes of the rest."""
+"""Draws and saves figures; one that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Draw = Callable[[], "Figure | None"]
 
 
 def draw_all(place: Path, figures: dict[str, Draw], warnings: list[str], medium: str = "screen") -> list[Path]:
-    """Draw figures by name as PNG and SVG into a folder, those that are None left out; the PNGs.
+    """Draw figures by name as PNG and SVG into a folder, except those that are None. Returns the PNGs.
 
-    One that fails, or all of them where nothing can be drawn, is a warning.
+    A figure that fails (or all, if nothing can be drawn) is a warning.
 
     Args:
-        medium: `paper` draws each besides as a PDF for a two-column paper, with a LaTeX float that has its caption.
+        medium: `paper` also draws each as a PDF for a two-column paper, with a LaTeX float that has its caption.
     """
     paths: list[Path] = []
     with go_on("figures", warnings):
@@ -43,10 +43,10 @@ def draw_all(place: Path, figures: dict[str, Draw], warnings: list[str], medium:
 
 @contextmanager
 def go_on(what: str, warnings: list[str]) -> Iterator[None]:
-    """A part that fails becomes a warning with its name; the others are still made."""
+    """Turns the failure of a part into a warning with its name; the other parts are still made."""
     try:
         yield
-    except Exception as error:  # whatever it is, the rest of the report is worth more
+    except Exception as error:  # of whatever kind: the rest of the report must still be made
         known = isinstance(error, HarnessError)
         warnings.append(f"{what}: {error}" if known else f"{what}: {type(error).__name__}: {error}")
 
@@ -55,7 +55,7 @@ def _save(figure: Figure, path: Path) -> Path:
     path.parent.mkdir(exist_ok=True)
     with written(path, "wb") as file:
         figure.savefig(file, dpi=150, format="png")
-    figure.set_layout_engine("none")  # as laid out; once is enough
+    figure.set_layout_engine("none")  # keep the layout, or it would be computed again for each file
     with written(path.with_suffix(".svg"), "wb") as file:
         figure.savefig(file, dpi=150, format="svg", metadata={"Date": None})
     return path

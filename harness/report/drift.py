@@ -11,7 +11,7 @@ from harness.runner.latency.drift import FEWEST, spread_of
 
 
 def draw_drift(runs: pd.DataFrame, path: Path) -> None:
-    """`drift` over time, a colour for each run."""
+    """Draw `drift` over time, a colour for each run."""
     fig = new_figure(10, 4.4)
     ax = fig.subplots()
     for name, rows in runs.groupby("run", sort=False):

@@ -1,4 +1,4 @@
-"""How near each system comes to the ideal: slots of one token, and a scheduler that knows all lengths."""
+"""How close each system comes to the ideal: slots of one token, and a scheduler that knows all lengths."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ IDEAL = "Ideal"
 
 
 def join(sweep: Sweep) -> Sweep:
-    """The sweep with `pct_of_ideal`: capacity, or else output throughput, in % of the ideal row's at the same point.
+    """The sweep with `pct_of_ideal`: capacity (or else output throughput) in % of the ideal row's at the same point.
 
-    Unchanged when no ideal row finished. Swept values that the ideal has once only (a block size) are not compared.
+    Unchanged if no ideal row finished. Keys of which the ideal has one value only (the block size) are not matched.
     """
     table = sweep.table
     rows = table[(table["system"] == IDEAL) & (table["status"] == "finished")]

@@ -1,7 +1,7 @@
-"""Figures for a two-column paper: as wide as a column, their title in the caption, to be told apart in a grey print.
+"""Figures for a two-column paper: as wide as a column, with the title in the caption, readable in greyscale.
 
-The same functions draw them: panels that stand in a row on a screen stand below one another in a column. What does not
-fit one (a grid, or more than a page's height) is as wide as both columns.
+They are drawn by the same functions: panels in a row on a screen are stacked in a column. A figure that does not fit
+one column (a grid, or more than a page's height) is as wide as both.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from matplotlib.text import Text
 
 COLUMN, BOTH, TALLEST = 3.33, 7.0, 8.0  # inches: ACM's and USENIX's column, both with the gap, and most of a page
 SHRINK = 0.56  # of a panel's height on the screen
-FRAME = 1.9  # inches that title and caption take on a screen
-ROW = 0.125  # of a legend, inches
+FRAME = 1.9  # inches of title and caption on a screen
+ROW = 0.125  # inches of a legend's row
 FONT, LEAST = 7.2, 6.0  # points
-LETTER = 0.052  # inches of one at that size
-SCALE = 0.76  # of what was sized for the screen
+LETTER = 0.052  # inches of a letter at that size
+SCALE = 0.76  # of sizes that were chosen for the screen
 RC: Any = {
     "font.size": FONT, "axes.titlesize": FONT + 0.4, "legend.fontsize": FONT - 0.4, "font.family": "STIXGeneral",
     "font.weight": "normal", "axes.linewidth": 0.6, "grid.linewidth": 0.4, "hatch.linewidth": 0.5,
@@ -38,7 +38,7 @@ _printing = False
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """What is drawn inside is drawn for a paper."""
+    """Figures made within this context are drawn for a paper."""
     global _printing
     _printing = True
     try:
@@ -56,10 +56,10 @@ class PrintedFigure(Figure):
     """A figure of a paper.
 
     Args:
-        width, height: on a screen, in inches, title, legend and caption included.
+        width, height: the size on a screen in inches, with title, legend and caption.
 
     Attributes:
-        caption: what a screen shows above and below the panels.
+        caption: the text that a screen shows above and below the panels.
     """
 
     def __init__(self, width: float, height: float) -> None:
@@ -68,7 +68,7 @@ class PrintedFigure(Figure):
         self.caption = ""
 
     def subplots(self, nrows: int = 1, ncols: int = 1, **how: Any) -> Any:
-        """The panels; those of a single row below one another, where they fit."""
+        """The panels; those of a single row are stacked, if they fit."""
         height = max(self.screen[1] - FRAME, 1.0) * SHRINK
         if nrows == 1 and ncols * height <= TALLEST:
             self.set_size_inches(COLUMN, ncols * (height + 0.25))
@@ -80,7 +80,7 @@ class PrintedFigure(Figure):
         return super().subplots(nrows, ncols, **how)
 
     def framed(self, title: str, subtitle: str, caption: str, handles: Sequence[Artist]) -> PrintedFigure:
-        """Sizes and a legend above; what else would frame the panels goes into the caption."""
+        """Set sizes and put the legend above; title, subtitle and caption become the paper's caption."""
         self.caption = " ".join(_sentence(text) for text in (title, subtitle, caption) if text)
         for number, ax in enumerate(self.axes):
             if len(self.axes) > 1 and ax.get_title(loc="left"):
@@ -92,15 +92,15 @@ class PrintedFigure(Figure):
         texts: list[Any] = self.findobj(Text)
         lines: list[Any] = self.findobj(Line2D)
         for text in texts:
-            text.set_linespacing(0.92)  # STIX brings room of its own
-            if text.get_fontsize() > FONT * 1.1:  # given for the screen
+            text.set_linespacing(0.92)  # STIX has wide lines
+            if text.get_fontsize() > FONT * 1.1:  # sized for the screen
                 text.set_fontsize(max(LEAST, text.get_fontsize() * SCALE))
         for line in lines:
             line.set(linewidth=line.get_linewidth() * SCALE, markersize=line.get_markersize() * SCALE)
         return self
 
     def _fit(self, ax: Axes) -> None:
-        """Break the labels of axes that are longer than their panel."""
+        """Break axis labels that are longer than their panel."""
         columns = ax.get_subplotspec().get_gridspec().ncols if ax.get_subplotspec() else 1  # type: ignore[union-attr]
         room = int((self.get_size_inches()[0] / columns - 0.9) / LETTER)
         ax.set_xlabel(textwrap.fill(ax.get_xlabel(), room))
@@ -123,12 +123,12 @@ class PrintedFigure(Figure):
 
 
 def save(figure: Figure, file: IO[bytes]) -> None:
-    """Write the PDF, its fonts embedded; the same figure is the same bytes."""
+    """Write the PDF with embedded fonts; equal figures give equal bytes."""
     figure.savefig(file, format="pdf", metadata={"CreationDate": None, "Producer": None, "Creator": "kvlab"})
 
 
 def latex_float(figure: Figure, name: str) -> str:
-    """What a paper takes in: the figure with its caption, one column wide or both."""
+    """The LaTeX float: the figure with its caption, one or two columns wide."""
     star, width = ("*", "textwidth") if figure.get_size_inches()[0] > COLUMN + 0.1 else ("", "columnwidth")
     caption = _latex(getattr(figure, "caption", ""))
     return (f"\\begin{{figure{star}}}\n  \\centering\n  \\includegraphics[width=\\{width}]{{{name}.pdf}}\n"
@@ -136,7 +136,7 @@ def latex_float(figure: Figure, name: str) -> str:
 
 
 def _taken_out(ax: Axes) -> list[Artist]:
-    """The entries of a panel's own legend, which has no room beside it."""
+    """Remove a panel's own legend, for which there is no room, and return its entries."""
     legend = ax.get_legend()
     if legend is None:
         return []
@@ -155,6 +155,6 @@ LATEX = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "×": r"$\times$
 
 
 def _latex(text: str) -> str:
-    """A text as LaTeX reads it."""
+    """A text escaped for LaTeX."""
     text = re.sub(r"([&%$#_{}])", r"\\\1", text.replace("\\", "/"))
     return "".join(LATEX.get(sign, sign) for sign in text)

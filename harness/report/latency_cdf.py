@@ -1,4 +1,4 @@
-"""How latencies spread over requests: cumulative curves for a few systems, quantile ranges for many."""
+"""The distribution of latencies over requests: cumulative curves for a few systems, quantile ranges for many."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PANELS = (
     ("e2e_ms", "End to end", "s from arrival to last token"),
 )
 CURVES = 9  # more lines than this can't be told apart
-SHARES = np.linspace(0, 100, 101)  # of the requests, where repeats are compared
+SHARES = np.linspace(0, 100, 101)  # percentiles at which repeats are compared
 POINTS = 20_000  # of a curve; no screen shows more
 
 
@@ -68,13 +68,13 @@ def draw(sweep: Sweep) -> Figure | None:
 
 
 def _curve(ax: Axes, values: np.ndarray, i: int, count: int, label: str, look: Look) -> None:
-    # Later curves are thinner, so that one which coincides with an earlier one does not hide it.
+    # Later curves are thinner, so that they don't hide an earlier one that coincides.
     share = 100 * np.arange(len(values) + 1) / len(values)
     values = np.concatenate([values[:1], values])
     if len(values) > POINTS:
         shown = np.linspace(0, len(values) - 1, POINTS).astype(int)
         values, share = values[shown], share[shown]
-    apart = max(len(values) // 8, 1)  # markers; those of two curves stand at different heights
+    apart = max(len(values) // 8, 1)  # markers; those of two curves are at different heights
     ax.step(values, share, where="post", color=look.color, linestyle=look.dash, marker=look.marker, markersize=4.5,
             markevery=(apart * (i + 1) // (count + 1), apart),
             linewidth=3.2 - 1.8 * i / max(count - 1, 1), label=label)  # fmt: skip

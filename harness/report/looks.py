@@ -1,7 +1,7 @@
-"""How systems are drawn: a system has one colour, in every figure of every report, whatever stands beside it.
+"""How systems are drawn: a system has the same colour in every figure of every report.
 
-Colours can be told apart by colour-blind readers. Dashes and markers differ between the systems of a figure, hatches
-between those of one colour, so that a grey print can be read, too.
+Colour-blind readers can tell the colours apart. Dashes and markers differ between the systems of a figure, hatches
+between those of one colour, so that figures are also readable in greyscale.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LINES = (  # dash and marker
     ((0, (3, 1, 1, 1, 1, 1)), "P"), ((0, (1, 3)), "X"), ((0, (7, 1, 1, 1, 1, 1)), "<"),
 )  # fmt: skip
 
-# Colour and line of those that many reports have. Any other has the colour that a digest of its name says.
+# Colour and line of common systems. Any other gets its colour from a digest of its name.
 OWN: dict[str, tuple[str, int]] = {
     "vLLM": (BLUE, 0),
     "continuous + paged(on_demand)": (BLUE, 5),
@@ -65,13 +65,13 @@ class Look(NamedTuple):
 
 
 def color_of(system: str) -> str:
-    """The colour of a system; one that is told apart from its like (`vLLM [max_num_seqs=4]`) has theirs."""
+    """The colour of a system; one with keys in brackets (`vLLM [max_num_seqs=4]`) has the colour of the name alone."""
     name = system.partition(" [")[0]
     return OWN[name][0] if name in OWN else PALETTE[crc32(name.encode()) % len(PALETTE)]
 
 
 def looks(systems: Iterable[str]) -> dict[str, Look]:
-    """A look for each of the systems of a figure: its colour, a hatch where others have that too, a line of its own."""
+    """A look for each system of a figure: its colour, a hatch if others share that, and a line style of its own."""
     found: dict[str, Look] = {}
     colors: list[str] = []
     lines = list[int]()
@@ -92,7 +92,7 @@ def system_looks(groups: pd.DataFrame) -> dict[str, Look]:
 
 
 def row_looks(groups: pd.DataFrame, swept: list[str]) -> dict[str, Look]:
-    """The look of each row, by its label: its system's, lighter from one point of the sweep to the next."""
+    """The look of each row, by its label: its system's, lighter with each further point of the sweep."""
     style = system_looks(groups)
     points = list(zip(*(groups[name].astype(str) for name in swept), strict=True)) or [()] * len(groups)
     at = {point: number for number, point in enumerate(dict.fromkeys(points))}
@@ -101,7 +101,7 @@ def row_looks(groups: pd.DataFrame, swept: list[str]) -> dict[str, Look]:
 
 
 def shaded(look: Look, number: int, count: int) -> Look:
-    """One of `count` variants of a look: the first as it is, the last two thirds of the way to white."""
+    """Variant `number` of `count` of a look: the first unchanged, the last two thirds of the way to white."""
     if count < 2:
         return look
     pale = 0.66 * number / (count - 1)
@@ -111,5 +111,5 @@ def shaded(look: Look, number: int, count: int) -> Look:
 
 
 def ramp(count: int) -> list[str]:
-    """Colours for values in order (rates, sizes), which belong to no system: dark to light in a grey print, too."""
+    """Colours for ordered values (rates, sizes) that belong to no system: dark to light, also in greyscale."""
     return [to_hex(colormaps["cividis"](0.05 + 0.85 * at / max(count - 1, 1))) for at in range(count)]

@@ -37,12 +37,12 @@ def report_text(sweep: Sweep, square: pd.DataFrame, times: StepTimes | None,
 
 
 def remarks(sweep: Sweep, warnings: list[str]) -> list[str]:
-    """What to keep in mind: notes on the table, what favours whom, and what went wrong."""
+    """What to keep in mind: notes on the table, biases of the comparison, and what went wrong."""
     return [*notes(sweep.table, sweep.groups), *caveats(sweep), *warnings]
 
 
 def findings(sweep: Sweep, square: pd.DataFrame, times: StepTimes | None) -> list[str]:
-    """Sentences with numbers, only of what was measured."""
+    """The findings, as sentences with measured numbers only."""
     found, done = [], sweep.done
     if done.empty:
         return ["No job finished, so there is nothing to say."]
@@ -78,7 +78,7 @@ def findings(sweep: Sweep, square: pd.DataFrame, times: StepTimes | None) -> lis
 
 
 def alone(row: dict[str, Any]) -> str:
-    """A sentence about a system with nothing beside it."""
+    """A sentence about the only system of a sweep."""
     text = f"{row['label']} produces {row['output_throughput']:,.1f} output tokens per second"
     if not pd.isna(steady := row.get("steady_output_throughput")):
         text += f" ({steady:,.1f} without ramp and drain)"
@@ -88,7 +88,7 @@ def alone(row: dict[str, Any]) -> str:
 
 
 def caveats(sweep: Sweep) -> list[str]:
-    """What favours whom, and how far the numbers may be off by chance."""
+    """Which systems the set-up favours, and how far the numbers may be off by chance."""
     found = []
     if (sweep.done["scheduler"] == "static").any():
         found.append("Prompts of a static batch are not padded to the longest one, which favours the static systems.")

@@ -1,4 +1,4 @@
-"""Where every slot of the KV pool is, per system, beside the bars of the PagedAttention paper's Fig. 2."""
+"""What the slots of the KV pool hold, per system, beside the bars of the PagedAttention paper's Fig. 2."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def draw(sweep: Sweep) -> Figure | None:
     paper = saturated and fig_2_applies(done)
     labels: list[str] = []
     bars: list[tuple[dict[str, float], bool]] = []
-    means: dict[int, tuple[dict[str, Any], str]] = {}  # of which rows the bars are, and what their interval is of
+    means: dict[int, tuple[dict[str, Any], str]] = {}  # the row of each bar, and the metric whose interval is drawn
     for row in records(done):
         whole = saturated and pd.isna(row["saturated_kv_used_pct"])
         prefix = "saturated_kv" if saturated and not whole else "kv"
@@ -75,7 +75,7 @@ def draw(sweep: Sweep) -> Figure | None:
 
 
 def stack(ax: Axes, y: float, values: dict[str, float], theirs: bool) -> None:
-    """One bar; a share is printed where there is room for it."""
+    """Draw one bar; shares are printed if there is room."""
     left = 0.0
     for name, share in values.items():
         if not share or share != share:  # nothing, or never measured
@@ -92,7 +92,7 @@ def stack(ax: Axes, y: float, values: dict[str, float], theirs: bool) -> None:
 
 
 def _title(done: pd.DataFrame, prefix: str) -> str:
-    """The finding, or the question where there is nothing to compare."""
+    """The finding, or the question if there is nothing to compare."""
     used = done.set_index("label")[f"{prefix}_used_pct"].dropna().sort_values()
     when = "" if prefix == "saturated_kv" else " (no request ever waited for memory)"
     if len(used) < 2 or used.iloc[-1] - used.iloc[0] < 1:

@@ -1,4 +1,4 @@
-"""What sets the rows of a comparison apart: the keys that a sweep moves, and behind equal names whatever differs."""
+"""What tells the rows of a comparison apart: the keys that a sweep varies, and for equal names any key that differs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from harness.naming.labels import class_name, label
 from harness.report.rows import parse_overrides
 
 WHO = ["system", "allocator", "reservation", "scheduler"]
-# They name the row, repeat it, or say where and how it is reported.
+# Keys that name or repeat a row, or say where and how it is reported: they tell no rows apart.
 NOT_SWEPT = {*WHO, *(f"{part}._target_" for part in WHO), "repeat", "seed", "label", "baseline", "figure"}
-TRUER = ("model", "device", "workload")  # what a summary says of them is nearer to the truth than what was asked for
+TRUER = ("model", "device", "workload")  # a summary's entry is more precise than the override
 
 Row = dict[str, Any]
 Point = tuple[str, ...]
 
 
 class Setup(NamedTuple):
-    """What a row was configured to.
+    """A row's configuration.
 
     Attributes:
         cfg: the whole configuration.
-        name: what its summary calls it.
+        name: the system's name in the row's summary.
         keys: its identity.
     """
 
@@ -53,12 +53,12 @@ def axes(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 def name_rows(folder: Path, rows: list[Row]) -> None:
     """Write into each row its `identity`, and a `system` that no row with another identity has at the same point.
 
-    A name is derived anew from the configuration in the job's folder, so that keys which the sweep moves are no part
-    of it. Where several configurations would have one name, it gets the values that tell them apart in brackets.
+    Names are derived again from the configuration in the job's folder, without the keys that the sweep varies. If
+    several configurations would share a name, the values that differ are added in brackets.
 
     Args:
         folder: of the sweep.
-        rows: as `read_rows` returns them.
+        rows: as returned by `read_rows`.
     """
     moved = axes(rows)
     setups = _setups(folder, rows)
@@ -81,7 +81,7 @@ def name_rows(folder: Path, rows: list[Row]) -> None:
 
 
 def _differences(groups: list[list[Mapping[str, Any]]], aside: list[str]) -> Callable[[Mapping[str, Any]], list[str]]:
-    """From an identity to ``["block_size=256"]``: what tells it from the others of its group, as far as it has it."""
+    """A function from an identity to the values that tell it from the others of its group: ``["block_size=256"]``."""
     everybody = [found for group in groups for found in group]
     known, keys = dict.fromkeys(key for found in everybody for key in found), distinguishing_keys(groups, aside)
 
@@ -94,9 +94,9 @@ def _differences(groups: list[list[Mapping[str, Any]]], aside: list[str]) -> Cal
 
 
 def _setups(folder: Path, rows: Iterable[Row]) -> dict[Any, Setup]:
-    """By identity, from the configuration of the first row that has it.
+    """By identity, the configuration of the first row that has it.
 
-    A row that says nothing of its identity is given that of its configuration.
+    A row without an identity is given that of its configuration.
     """
     plan, found = _plan(folder), dict[Any, Setup]()
     for row in rows:
@@ -109,7 +109,7 @@ def _setups(folder: Path, rows: Iterable[Row]) -> dict[Any, Setup]:
             keys = identity(cfg)
             row["identity"] = row.get("identity") or digest(keys)
             label(cfg)
-        except Exception:  # a configuration of another time or maker: its row keeps the name it has
+        except Exception:  # a configuration of another version or origin: its row keeps its name
             continue
         found.setdefault(row["identity"], Setup(cfg, str(row["system"]), keys))
     return found
@@ -132,7 +132,7 @@ def _plan(folder: Path) -> dict[str, DictConfig]:
 
 
 def _truer(values: Sequence[Any], rows: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
-    """What the summaries say; a row that says nothing has what those with its value say, if they agree."""
+    """The summaries' entries; a row without one takes the entry of rows with the same value, if these agree."""
     said = defaultdict(set)
     for value, row in zip(values, rows, strict=True):
         if pd.notna(row.get(key)):

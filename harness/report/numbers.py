@@ -1,4 +1,4 @@
-"""Every number of a run: what it is called, its unit and its definition. All tables take them from here."""
+"""Every number of a run: its name, unit and definition. All tables take them from here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 WINDOWS = {
-    "steady": "while anybody waited, without ramp and drain",
+    "steady": "while requests waited, without ramp and drain",
     "saturated": "while requests waited for memory",
 }
 WHOLE = "from start to last token"
@@ -18,13 +18,13 @@ BOOKS = (("in use", "used"), ("held by finished", "finished_held"), ("reserved",
 
 
 class Number(NamedTuple):
-    """One of a kind.
+    """One number of a kind.
 
     Attributes:
         key: of a summary.
-        short: what it is called beside its like.
-        definition: what sets it apart from its like.
-        window: of `WINDOWS`; empty = the whole run.
+        short: its name among the numbers of its kind.
+        definition: what distinguishes it from them.
+        window: one of `WINDOWS`; empty = the whole run.
     """
 
     key: str
@@ -34,12 +34,12 @@ class Number(NamedTuple):
 
     @property
     def name(self) -> str:
-        """``steady output``: what it is called beside its like, in whichever window."""
+        """``steady output``: its name within its kind, with its window."""
         return f"{self.window} {self.short}".strip()
 
 
 class Kind(NamedTuple):
-    """Numbers in one unit, and what all of them are."""
+    """Numbers of one unit that share a definition."""
 
     name: str
     unit: str
@@ -48,7 +48,7 @@ class Kind(NamedTuple):
 
     @property
     def definitions(self) -> str:
-        """What they are, and what sets each apart."""
+        """The common definition, and what distinguishes each."""
         apart = {number.short: number.definition for number in self.numbers if number.definition}
         windows = {number.window: WINDOWS[number.window] for number in self.numbers if number.window}
         return "; ".join([*filter(None, [self.definition]), *(f"{name}: {said}" for name, said in
@@ -88,7 +88,7 @@ KINDS = (
     Kind("e2e", "ms", _spread("e2e"), "last token − scheduled arrival"),
     Kind("queueing", "ms", _spread("queueing"), "first scheduled − scheduled arrival"),
     Kind("oldest waiting", "s", [Number("waiting_age_mean_s", "mean"), Number("waiting_age_max_s", "most")],
-         "how long whoever waits longest for its first step has waited, over time"),
+         "age of the request that has waited longest for its first step, over time"),
     Kind("normalized latency", "s per token", [Number("normalized_latency_mean_s", "mean")],
          "e2e / tokens of a request"),
     Kind("batch", "sequences", [
@@ -96,28 +96,28 @@ KINDS = (
         Number("steady_mean_batch_size", "mean", window="steady"),
         Number("saturated_mean_batch_size", "mean", window="saturated"),
     ], "sequences in a step, mean over the time of steps"),
-    Kind("lanes", "%", [Number("useful_lane_pct", "useful")], "that produced a wanted token, of those computed"),
+    Kind("lanes", "%", [Number("useful_lane_pct", "useful")], "lanes that produced a wanted token, of all computed"),
     Kind("preemptions", "", [Number("preemptions")]),
-    Kind("recomputed", "% of tokens", [Number("recomputed_pct")], "computed before, of all tokens computed"),
+    Kind("recomputed", "% of tokens", [Number("recomputed_pct")], "tokens computed again, of all tokens computed"),
     Kind("prefix hits", "%", [
-        Number("prefix_lookup_hit_pct", "of lookups", "of all that were looked for, also after preemptions"),
-        Number("prefix_prompt_hit_pct", "of prompts", "of the tokens of all prompts: one preempted counts again"),
-        Number("prefix_hit_pct", "once", "at first admissions alone, of the tokens of their prompts"),
+        Number("prefix_lookup_hit_pct", "of lookups", "of all tokens looked up, also after preemptions"),
+        Number("prefix_prompt_hit_pct", "of prompts", "of the tokens of all prompts; hits after preemptions count too"),
+        Number("prefix_hit_pct", "once", "at first admissions only, of the tokens of their prompts"),
     ], "tokens found in the pool"),
     Kind("KV in use", "%", [
         Number("kv_used_pct", "by slots", "slots that hold a token in use"),
-        Number("kv_held_pct", "by blocks", "slots that somebody holds, used or not, as engines count"),
+        Number("kv_held_pct", "by blocks", "slots that a request holds, used or not, as engines count"),
         Number("saturated_kv_used_pct", "by slots", window="saturated"),
         Number("saturated_kv_held_pct", "by blocks", window="saturated"),
     ]),
     Kind("engine's KV cache", "%", [Number("kv_in_use_pct", "in use"), Number("kv_in_use_max_pct", "most")],
-         "blocks that somebody holds, as the engine says"),
+         "blocks that requests hold, as the engine reports"),
     Kind("saved by sharing", "% of slots", [
         Number("kv_saved_pct"), Number("saturated_kv_saved_pct", window="saturated"),
     ]),
     Kind("moved", "slots", [Number("copied_slots", "copied"), Number("swapped_slots", "swapped")]),
 )  # fmt: skip
-POOL = (  # where every slot was
+POOL = (  # what the slots held
     Kind("KV pool", "%", _books(), "the whole run; sums to 100"),
     Kind("KV pool, saturated", "%", _books("saturated_"), WINDOWS["saturated"]),
 )
@@ -125,7 +125,7 @@ OF = {number.key: (kind, number) for kind in KINDS for number in kind.numbers}
 
 
 def definition(key: str) -> str:
-    """What a number is, in a clause."""
+    """The definition of a number, in a clause."""
     kind, number = OF[key]
     alike = [one for one in kind.numbers if one.short == number.short]  # of other windows
     apart = next((one.definition for one in alike if one.definition), "")

@@ -1,4 +1,4 @@
-"""All that one run measured, a line for each kind of number, with what it is beside it."""
+"""Everything that one run measured: a line for each kind of number, with its definition."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from harness.report.numbers import KINDS, POOL
 from harness.report.repeats import aggregate
 from harness.report.table import notes
 
-RARE = ("saved by sharing", "moved")  # left out where there was none of it
+RARE = ("saved by sharing", "moved")  # left out if all are 0
 
 
 def lines(row: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """(what, its numbers, what they are) of all that a run measured; kinds that were not measured are left out."""
+    """(kind, its numbers, their definitions); kinds that were not measured are left out."""
     for kind in (*KINDS, *POOL):
         there = [f"{number.name} {_figures(row[number.key])}".strip() for number in kind.numbers
                  if pd.notna(row.get(number.key))]  # fmt: skip

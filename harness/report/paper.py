@@ -1,4 +1,4 @@
-"""What the PagedAttention paper (arXiv 2309.06180) printed, to stand beside our own measurement."""
+"""Published numbers of the PagedAttention paper (arXiv 2309.06180), to show beside our own."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SLOTS = 15_728  # of its pool
 
 
 def fig_2_applies(rows: pd.DataFrame) -> bool:
-    """Whether these runs may stand beside Fig. 2: it was measured with ShareGPT lengths, of which none was changed, and
-    with a model whose layers all keep the same tokens."""
+    """Whether these runs are comparable to Fig. 2: unchanged ShareGPT lengths, and a model whose layers all keep the
+    same tokens."""
     if "workload" not in rows or ("kv_state_pct" in rows and rows["kv_state_pct"].notna().any()):
         return False
     return all("sharegpt" in str(name).lower() and "[" not in str(name) for name in rows["workload"])
 
 
 def other_pool(capacities: Iterable[float]) -> str:
-    """A clause for runs that may, with pools of another size than the paper's."""
+    """A clause for comparable runs with pools of another size than the paper's."""
     others = sorted({int(slots) for slots in capacities if abs(slots / SLOTS - 1) > 0.01})
     return f" with pools of {', '.join(f'{slots:,}' for slots in others)} slots (the paper's: 15.7K)" if others else ""

@@ -1,4 +1,4 @@
-"""One latency model for all jobs of a sweep: what it says of a step, and whether simulated jobs match measured ones."""
+"""One latency model for all jobs of a sweep: the cost of a step, and how well simulated jobs match measured ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from harness.workload import build_workload
 from schedulers.base import Scheduler
 from schedulers.request import Request
 
-STEPS_PER_JOB = 4_000  # the same from each job, so that a slow system with many steps does not own the fit
+STEPS_PER_JOB = 4_000  # as many from each job, so that a system with many steps does not dominate the fit
 HELD_BACK = 5  # every 5th step is not fitted
 BuildScheduler = Callable[[Any, int], Scheduler]
 ADDED = ["simulated_output_throughput", "simulated_error_pct"]  # to the comparison
@@ -35,15 +35,15 @@ COLUMNS = ["dir", "system", "repeat", "output_throughput", *ADDED]
 
 
 class StepTimes(NamedTuple):
-    """What a step costs.
+    """The cost of a step.
 
     Attributes:
-        latency: the model of whole steps (schedule and complete included), fitted to four fifths of all of them.
+        latency: the model of whole steps (schedule and complete included), fitted to four fifths of all steps.
         held_back_pct: median |relative error| of its step times on the other fifth, in percent.
-        drift: what of it is not the model's fault, since the machine changed pace (`spread_of`).
-        base_ms, per_sequence_ms, per_context_us: T(batch) of a step that only decodes, in ms, ms per lane and µs per
-            token of context that its lanes look back to; of lanes the straight line from the first knot to the last.
-        steps: how many steps were looked at.
+        drift: the part of that error that comes from the machine's changing speed (`spread_of`).
+        base_ms, per_sequence_ms, per_context_us: T(batch) of a decode-only step, in ms, ms per lane and µs per token of
+            context that its lanes attend to; the lanes' cost is that of the straight line from first to last knot.
+        steps: how many steps there were.
     """
 
     latency: FittedLatency
@@ -62,19 +62,19 @@ class StepTimes(NamedTuple):
         )
 
     def noise(self) -> str:
-        """How far steps are from the model, and how much of that is the machine's changing pace."""
+        """How far steps are from the model, and how much of that comes from the machine's changing speed."""
         return (f"a fitted model misses them by {self.held_back_pct:.0f} % (median), by "
                 f"{self.drift['error_within_piece_pct']:.0f} % at one pace of the machine; jobs took "
                 f"{self.drift['drift_fastest_pct']:+.0f} to {self.drift['drift_slowest_pct']:+.0f} % more time than it "
                 "says")  # fmt: skip
 
     def decode_ms(self, lanes: np.ndarray, context_per_lane: float) -> np.ndarray:
-        """``[n]``: T(batch) for batches of `lanes` sequences that each look back to `context_per_lane` tokens."""
+        """``[n]``: T(batch) for batches of `lanes` sequences that each attend to `context_per_lane` tokens."""
         base = np.array([self.latency.base(int(count)) for count in lanes]) / 1e6
         return base + lanes * self.per_context_us / 1e3 * context_per_lane
 
     def to_dict(self) -> dict[str, Any]:
-        """For `step_time.json`: coefficients in ns under the names of their features, what is absent as None."""
+        """For `step_time.json`: coefficients in ns under the names of their features, None for missing ones."""
         keys = ("base_ms", "per_sequence_ms", "per_context_us", "held_back_pct")
         row = {key: getattr(self, key) for key in keys} | self.drift
         present = {key: value if np.isfinite(value) else None for key, value in row.items()}
@@ -84,7 +84,7 @@ class StepTimes(NamedTuple):
 
 
 def nothing() -> pd.DataFrame:
-    """A prediction of no jobs."""
+    """An empty prediction."""
     return pd.DataFrame(columns=COLUMNS).astype(dict.fromkeys(ADDED, "float64"))
 
 
@@ -119,7 +119,7 @@ def pooled_steps(folder: Path, jobs: pd.DataFrame, per_job: int = STEPS_PER_JOB)
 
 
 def fit_steps(steps: pd.DataFrame) -> StepTimes:
-    """Fit all that `StepTimes` says to pooled steps. Raises HarnessError when there are too few of them."""
+    """Fit `StepTimes` to pooled steps. Raises HarnessError when there are too few of them."""
     held_back = np.arange(len(steps)) % HELD_BACK == HELD_BACK - 1
     fitted, other = steps[~held_back], steps[held_back]
     latency = FittedLatency.fit(fitted.assign(execute_ms=fitted["step_ms"], schedule_ms=0.0, complete_ms=0.0))
@@ -135,12 +135,12 @@ def fit_steps(steps: pd.DataFrame) -> StepTimes:
 
 def predict_jobs(folder: Path, build_scheduler: BuildScheduler | None = None,
                  times: StepTimes | None = None) -> pd.DataFrame:  # fmt: skip
-    """Replay every finished job with simulated step times; measured against simulated output throughput.
+    """Replay every finished job with simulated step times, and compare measured with simulated output throughput.
 
     Args:
         folder: a sweep's folder.
         build_scheduler: (config, capacity) -> a fresh scheduler with its allocator; None = the harness's own.
-        times: what `fit_steps` returned; None = fit it.
+        times: as returned by `fit_steps`; None = fit them here.
 
     Raises:
         HarnessError: too few steps to fit.
@@ -159,7 +159,7 @@ def predict_jobs(folder: Path, build_scheduler: BuildScheduler | None = None,
 
 
 def _simulate(path: Path, job: dict[str, Any], build_scheduler: BuildScheduler, latency: FittedLatency) -> float | None:
-    """Output throughput of the job's requests under simulated steps; None when they can't be rebuilt."""
+    """Output throughput of the job's requests under simulated steps; None if the requests can't be reconstructed."""
     from omegaconf import OmegaConf
 
     from harness.job.build import resolve_lane_slots
@@ -180,10 +180,10 @@ def _simulate(path: Path, job: dict[str, Any], build_scheduler: BuildScheduler, 
 
 
 def _requests(path: Path, max_model_len: int) -> list[Request]:
-    """What a job served, from its export, or from its table where that was not kept.
+    """The requests of a job, from its export, or from its table if that was not kept.
 
-    None where not all was served, or beginnings were found in the pool: a model's answers, which others begin with,
-    are not kept, and how its beams forked neither.
+    Empty if not all were served, if prefixes were found in the pool (a model's answers, which later prompts may begin
+    with, are not kept), or if a beam search ran (how its beams forked is not kept).
     """
     table = pd.read_csv(path / "requests.csv")
     lost = ~table["status"].isin(["finished", "rejected"])
@@ -206,6 +206,6 @@ def _default_builder() -> BuildScheduler:
     from harness.job.build import build_scheduler
 
     def builder(config: Any, capacity: int) -> Scheduler:
-        return build_scheduler(config, capacity, layout=devices.layout_for(config))  # in whose unit the pool is counted
+        return build_scheduler(config, capacity, layout=devices.layout_for(config))  # it defines the pool's unit
 
     return builder

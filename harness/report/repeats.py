@@ -1,7 +1,7 @@
-"""Repeats of a measurement: here alone they become a mean, its spread, its interval and a verdict. All else reads it.
+"""Repeats of a measurement: the only place that turns them into mean, spread, interval and verdict.
 
-Of fewer than three repeats there is the mean and nothing more. A ratio is the mean of the ratios of runs that share a
-seed, so what both have of a seed's luck, or of a busy moment, drops out.
+For fewer than three repeats there is only the mean. A ratio is the mean of the ratios of runs that share a seed, so the
+luck of a seed, or a busy moment of the machine, cancels out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.metrics.spread import LEAST, NOT_TOLD_APART, SAME, difference, half
 from harness.naming.identity import short
 from harness.report.comparison import swept_columns
 
-METRIC = "output_throughput"  # by which systems are told apart
+METRIC = "output_throughput"  # the metric by which systems are told apart
 RATIOS = {"output_throughput_x": METRIC, "e2e_mean_x": "e2e_mean_ms"}
 ENDS = ("sd", "low", "high")
 INSIGNIFICANT = (NOT_TOLD_APART, SAME)
@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 
 def aggregate(table: pd.DataFrame, baseline: str = "") -> pd.DataFrame:
-    """One row per identity (and label, if its repeats were given several), with the means over its finished repeats.
+    """One row per identity (and label, if its repeats have several), with the means over its finished repeats.
 
     Adds to each metric `NAME_sd` (standard deviation) and `NAME_low`, `NAME_high` (ends of the 95 % interval of the
     mean, Student's t), empty below three repeats; `label` (system and swept values), `repeats` (how many finished),
@@ -57,7 +57,7 @@ def aggregate(table: pd.DataFrame, baseline: str = "") -> pd.DataFrame:
 def insignificant(table: pd.DataFrame, groups: pd.DataFrame) -> list[str]:
     """A sentence that lists neighbours in throughput that are not told apart; none with fewer than three repeats.
 
-    Neighbours are compared in pairs of runs with the same seed where there are such.
+    Neighbours are compared in pairs of runs with the same seed, if they share seeds.
     """
     values = {group["label"]: by_seed(table, group["dirs"], METRIC) for group in records(groups)}
     values = {label: runs for label, runs in values.items() if len(runs) >= LEAST}
@@ -84,7 +84,7 @@ def what_repeats(table: pd.DataFrame, groups: pd.DataFrame) -> str:
 
 
 def by_seed(table: pd.DataFrame, dirs: list[str], metric: str) -> dict[Any, float]:
-    """By seed; where several have one, by number of the repeat, or by place: the first goes with the first."""
+    """The metric by seed; if seeds repeat, by the repeat's number, or else by position."""
     rows = table[table["dir"].isin(dirs) & table[metric].notna()]
     keys = next((rows[name] for name in ("seed", "repeat") if name in rows and rows[name].is_unique), None)
     names = list(range(len(rows))) if keys is None else keys.tolist()
@@ -92,7 +92,7 @@ def by_seed(table: pd.DataFrame, dirs: list[str], metric: str) -> dict[Any, floa
 
 
 def means(values: pd.DataFrame) -> Row:
-    """Of each column its mean, and with three values or more its spread and interval."""
+    """The mean of each column, and for three or more values its spread and interval."""
     mean = values.mean()
     found: Row = {str(name): value for name, value in mean.items()}
     if len(values) >= LEAST:
@@ -105,7 +105,7 @@ def means(values: pd.DataFrame) -> Row:
 
 
 def _reference(rows: list[Row], row: Row, baseline: str, swept: list[str]) -> Row | None:
-    """The baseline's row at the same swept values, or its only one; of one system alone its first."""
+    """The baseline's row at the same swept values, or its only row; in a sweep of one system the first row."""
     name = baseline or rows[0]["system"]
     theirs = [other for other in rows if other["system"] == name and other["repeats"]]
     if len({other["system"] for other in rows}) == 1 or len(theirs) == 1:
@@ -114,7 +114,7 @@ def _reference(rows: list[Row], row: Row, baseline: str, swept: list[str]) -> Ro
 
 
 def _beside(row: Row, reference: Row | None, table: pd.DataFrame) -> Row:
-    """The ratios against the baseline, run by run where seeds are shared, and whether throughput is told apart."""
+    """The ratios against the baseline, paired by shared seeds, and whether throughput is told apart."""
     found: Row = {"told_apart": ""} | dict.fromkeys(RATIOS, math.nan)
     if reference is None or not row["repeats"]:
         return found

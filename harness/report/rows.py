@@ -1,4 +1,4 @@
-"""What the jobs in a folder say of themselves, and what the folder says of those that say nothing."""
+"""One row per job of a folder: its summary, or the state of a job without one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from harness.folders.plan import Job, read_plan, summary_of
 def read_rows(folder: Path) -> list[dict[str, Any]]:
     """One row per job: every key of its summary, and `dir`, its folder's name ("." for a single job's own folder).
 
-    Where there is a plan, the rows are its jobs, in its order, and nothing else that may lie there; else every folder
-    inside that holds a job. A job without a summary is "running", "interrupted" (killed, say) or "not run".
+    If there is a plan, the rows are its jobs in its order; otherwise one for every folder inside that holds a job. A
+    job without a summary is "running", "interrupted" (killed, say) or "not run".
 
     Raises:
-        HarnessError: there is a plan, and it can't be read.
+        HarnessError: there is a plan that can't be read.
     """
     plan = read_plan(folder)
     if plan is not None:
@@ -39,12 +39,12 @@ def parse_overrides(overrides: Any) -> dict[str, str]:
 
 
 def sound(jobs: pd.DataFrame, use: Callable[[pd.DataFrame], object]) -> pd.DataFrame:
-    """The same jobs; one whose row can't be used says so and nothing else."""
+    """The same jobs; a row that `use` fails on is replaced by one with the error alone."""
     kept = jobs.copy()
     for at in jobs.index:
         try:
             use(jobs.loc[[at]])
-        except Exception as error:  # whatever the row does to it
+        except Exception as error:  # a summary may hold anything
             kept.loc[at, [name for name in jobs if name not in ("dir", "overrides")]] = None
             said = f"its summary.json is not what a job writes: {type(error).__name__}: {error}"
             for name, value in (("system", f"job {jobs.loc[at, 'dir']}"), ("status", "interrupted"), ("error", said)):

@@ -1,4 +1,4 @@
-"""How long a decode step takes for a batch of a given size, with T(batch) for short, middling and long contexts."""
+"""Time of decode steps by batch size, with the fitted T(batch) for short, medium and long contexts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from harness.report.style import frame, new_figure
 from harness.report.sweep import Sweep
 
 APART = 8  # more systems than this are one cloud
-POINTS = 1_500  # per system; more only hide each other
+POINTS = 1_500  # per system; more would only overlap
 
 
 def draw(sweep: Sweep, steps: pd.DataFrame, times: StepTimes) -> Figure | None:
-    """Step time against batch size, steps that only decode; None when there are none."""
+    """Step time over batch size, of decode-only steps; None when there are none."""
     decode = steps[steps["prefill_tokens"] == 0]
     if decode.empty:
         return None
@@ -32,7 +32,7 @@ def draw(sweep: Sweep, steps: pd.DataFrame, times: StepTimes) -> Figure | None:
                   extent=(0, lanes[-1] * 1.03, 0, top))  # fmt: skip
     for system, rows in decode.groupby("system", sort=False) if len(style) <= APART else []:
         shown = rows.sample(min(POINTS, len(rows)), random_state=0)
-        jitter = rng.uniform(-0.3, 0.3, len(shown))  # batch sizes are whole numbers and would hide each other
+        jitter = rng.uniform(-0.3, 0.3, len(shown))  # batch sizes are integers: points would overlap
         ax.scatter(shown["lanes"] + jitter, shown["step_ms"], s=5, alpha=0.25, linewidths=0, rasterized=True,
                    color=style[str(system)].color, label=system)  # fmt: skip
     for context, dashes in zip(contexts, (":", "-", "--"), strict=True):

@@ -1,4 +1,4 @@
-"""How all figures look: colours that colour-blind readers can tell apart, titles that say what is shown, sizes."""
+"""The common style of all figures: colours for colour-blind readers, titles that state the finding, sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RC: Any = {
     "figure.facecolor": "white", "hatch.linewidth": 0.6, "text.parse_math": False,
 }  # fmt: skip
 
-# One colour per column of the books (Okabe-Ito; free slots in greys), and what a stranger calls it.
+# One colour per column of the books (Okabe-Ito; free slots in greys), and its meaning in plain words.
 COLUMNS: dict[str, tuple[str, str]] = {
     "used": ("#0072B2", "in use: a token of a running request"),
     "finished_held": ("#D55E00", "held by finished requests until their batch ends"),
@@ -34,20 +34,20 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "fragmented": ("#555555", "free, but in pieces too small for the next request"),
     "short": ("#999999", "free, but too little for the next request"),
     "free": ("#e4e4e4", "free, and no request is refused"),
-    # Pools whose layers keep different tokens (windows, states) have besides:
+    # Further columns of pools whose layers keep different tokens (windows, states):
     "out_of_window": ("#882255", "outside every window: no layer will read it again"),
     "padding": ("#8C6D31", "padding of pages to one size"),
     "state": ("#332288", "state of a running request, whatever its length"),
 }
-DARK = ("used", "finished_held", "fragmented", "cached", "out_of_window", "padding", "state")  # white is read on them
-# In a grey print several of these colours are one.
+DARK = ("used", "finished_held", "fragmented", "cached", "out_of_window", "padding", "state")  # text on it is white
+# Several of these colours are alike in greyscale.
 HATCHES = {"finished_held": "xxxx", "reserved": "////", "over_reserved": "\\\\\\\\", "rounding": "....",
            "cached": "++++", "fragmented": "..", "short": "----", "out_of_window": "oo",
            "padding": "||||", "state": "**"}  # fmt: skip
 
 
 def fill(column: str, theirs: bool = False) -> dict[str, Any]:
-    """How a part of a pool is filled: by colour, and in print by hatches. `theirs`: a published bar beside ours."""
+    """The fill of a part of a pool: a colour, in print also a hatch. `theirs`: for a published bar beside ours."""
     color = COLUMNS[column][0]
     if not in_print():
         return {"facecolor": color, "alpha": 0.45 if theirs else 1, "hatch": "////" if theirs else None,
@@ -57,7 +57,7 @@ def fill(column: str, theirs: bool = False) -> dict[str, Any]:
 
 
 def wrap(label: str, width: int = 24) -> str:
-    """Break a long label where it has spaces or a bracket."""
+    """Break a long label at spaces or a bracket."""
     width = min(width, 24) if in_print() else width
     return "\n".join(textwrap.wrap(label.replace("(", " ("), width)).replace(" (", "(") if len(label) > width else label
 
@@ -68,7 +68,7 @@ def frame(fig: Figure, title: str, subtitle: str, caption: str = "", handles: Se
     if isinstance(fig, PrintedFigure):
         return fig.framed(title, subtitle, caption, handles)
     width, height = fig.get_size_inches()
-    title = title.replace(" %", "\u00a0%")  # stays with its number
+    title = title.replace(" %", "\u00a0%")  # no line break between number and unit
     title, subtitle = textwrap.fill(title, int(width * 9.2)), textwrap.fill(subtitle, int(width * 13.5))
     caption = textwrap.fill(caption, int(width * 15.5)) if caption else ""
     lines = title.count("\n") + 1
@@ -90,7 +90,7 @@ def frame(fig: Figure, title: str, subtitle: str, caption: str = "", handles: Se
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches, that belongs to no window."""
+    """An empty figure (sizes in inches) that belongs to no window."""
     return PrintedFigure(width, height) if in_print() else Figure(figsize=(width, height), layout="constrained")
 
 
@@ -101,12 +101,12 @@ def label_rows(ax: Axes, labels: list[str], width: int = 24) -> None:
 
 
 def rows_height(count: int, each: float = 0.42) -> float:
-    """Inches that so many horizontal bars take."""
+    """Height of `count` horizontal bars in inches."""
     return max(1.0, each * count)
 
 
 def plain_log(ax: Axes, spread: float, axis: str = "x") -> None:
-    """A log axis whose ticks read 0.1, 1, 10, with 2 and 5 between them where values spread less than 100 times."""
+    """A log axis with ticks at 0.1, 1, 10, and at 2 and 5 between them if values spread less than 100-fold."""
     getattr(ax, f"set_{axis}scale")("log")
     ticks = getattr(ax, f"{axis}axis")
     ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if spread < 100 else (1.0,)))
@@ -116,10 +116,10 @@ def plain_log(ax: Axes, spread: float, axis: str = "x") -> None:
 
 def whisker(ax: Axes, row: Mapping[str, Any], metric: str, at: float, scale: float = 1.0, across: bool = False,
             color: str = "#222222") -> float:  # fmt: skip
-    """The 95 % interval of a row's mean over repeats as a line at `at`, `across` or upright; nothing without one.
+    """Draw the 95 % interval of a row's mean over repeats as a line at `at`, horizontal (`across`) or vertical.
 
     Returns:
-        The end of what is drawn: of the interval, or the mean.
+        The upper end of the interval; the mean if there is no interval, and nothing is drawn.
     """
     low, high = (float(row.get(f"{metric}_{end}", math.nan)) * scale for end in ("low", "high"))
     if not high > low:
@@ -130,20 +130,20 @@ def whisker(ax: Axes, row: Mapping[str, Any], metric: str, at: float, scale: flo
 
 
 def with_half(row: Mapping[str, Any], metric: str, form: str) -> str:
-    """``26.1 ± 0.4``: a mean over repeats with half of its 95 % interval, where there is one."""
+    """``26.1 ± 0.4``: a mean over repeats with half of its 95 % interval, if there is one."""
     value, high = float(row[metric]), float(row.get(f"{metric}_high", math.nan))
     half = form.lstrip("×").format(high - value)
     return form.format(value) + (f" ± {half}" if math.isfinite(high) else "")
 
 
 def band(ax: Axes, rows: pd.DataFrame, x: str, metric: str, color: str, scale: float = 1.0) -> None:
-    """The 95 % intervals of means over repeats along a line; nothing where there are none."""
+    """Draw the 95 % intervals of means over repeats along a line; nothing if there are none."""
     low, high = (rows[f"{metric}_{end}"].astype("float64") * scale for end in ("low", "high"))
     ax.fill_between(rows[x].astype("float64"), low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def times(ratio: float) -> str:
-    """``×2.7``; two digits below ten, so that ×1.04 is not ×1.0."""
+    """``×2.70``; from ten on with one decimal, ``×12.3``."""
     return f"×{ratio:.2f}" if ratio < 9.995 else f"×{ratio:.1f}"
 
 

@@ -1,4 +1,4 @@
-"""What every figure is drawn from: the comparison of a sweep, its groups of repeats, and the files of its jobs."""
+"""The data of all figures: the comparison of a sweep, its groups of repeats, and the files of its jobs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Sweep:
         jobs = read_jobs(folder)
         try:
             comparison(jobs)
-        except (TypeError, ValueError, KeyError, AttributeError):  # a summary holds what no job writes
+        except (TypeError, ValueError, KeyError, AttributeError):  # a summary with values that no job writes
             jobs = sound(jobs, lambda job: aggregate(comparison(job)))
         return cls(folder, comparison(jobs, baseline), find_baseline(jobs, baseline) if len(jobs) else "")
 
@@ -61,24 +61,24 @@ class Sweep:
 
     @cached_property
     def done(self) -> pd.DataFrame:
-        """The groups of which at least one repeat finished."""
+        """The groups with at least one finished repeat."""
         return self.groups[self.groups["repeats"] > 0].reset_index(drop=True)
 
     @cached_property
     def inside(self) -> pd.DataFrame:
-        """Those of `done` whose steps and pool are known: of a live server they are not."""
+        """The rows of `done` whose steps and pool are known, as those of a live server are not."""
         return self.done[self.done["kv_used_pct"].notna()].reset_index(drop=True)
 
     @property
     def unit(self) -> str:
-        """What pools are counted in: `slots`, or `bytes` where a token takes more or less of some layers."""
+        """The unit of pools: `slots`, or `bytes` if layers keep different tokens."""
         split = [column for column in self.done if str(column).startswith("kv_used.")]  # by groups of layers
         states = "kv_state_pct" in self.done and (self.done["kv_state_pct"] > 0).any()
         return "bytes" if states or self.done[split].notna().any(axis=None) else "slots"
 
     @property
     def simulated(self) -> bool:
-        """Whether no job ran on a real device: then step times are what was put in, and fitting them says nothing."""
+        """Whether no job ran on a real device: step times are then an input, and fitting them is meaningless."""
         return "device" in self.done and all(str(name).startswith("simulated") for name in self.done["device"])
 
     @property
@@ -92,7 +92,7 @@ class Sweep:
         return self._steps[job]
 
     def requests(self, jobs: list[str], columns: list[str]) -> pd.DataFrame:
-        """Some columns of the finished requests of some jobs, pooled."""
+        """The given columns of the finished requests of these jobs, pooled."""
         tables = []
         for job in jobs:
             path, kinds = self.folder / job / "requests.csv", {"status": "category"}
@@ -103,8 +103,8 @@ class Sweep:
     def quantiles(self, jobs: list[str], columns: list[str], shares: np.ndarray) -> dict[str, np.ndarray]:
         """By column, the ends of the 95 % interval of each quantile's mean over the jobs ``[2, len(shares)]``.
 
-        No end is below the smallest value there is. Empty for fewer than three jobs; a column that one of them has no
-        values of is left out.
+        Ends are clipped at the smallest value. Empty for fewer than three jobs; a column without values in one of the
+        jobs is left out.
 
         Args:
             shares: in percent.
@@ -122,7 +122,7 @@ class Sweep:
 
     @cached_property
     def what_ran(self) -> str:
-        """One line: model, workload, requests, pool, device; what differs between jobs is left out or counted."""
+        """One line: model, workload, requests, pool, device; values that differ are left out or counted."""
         rows = self.table[self.table["status"] == "finished"]
         parts = [names(rows[key].dropna()) for key in ("model", "workload") if key in rows]
         pool = {"slots": "KV pool of {} slots (tokens)", "bytes": "KV pool of {} bytes"}[self.unit]
@@ -136,11 +136,11 @@ class Sweep:
 
     @cached_property
     def insignificant(self) -> list[str]:
-        """Which systems repeats do not tell apart, in a sentence; empty where they do, or can't say."""
+        """A sentence about systems that repeats do not tell apart; empty if there are none or too few repeats."""
         return insignificant(self.table, self.groups)
 
     def capacity(self, job: str) -> int:
-        """What a job's pool holds, in its units: what the books of any step sum to."""
+        """The capacity of a job's pool in its unit, which is the sum of the books of any step."""
         first = pd.read_csv(self.folder / job / "steps.csv", nrows=1)
         return int(first[[name for name in LayoutBooks._fields if name in first]].iloc[0].sum())
 
@@ -166,9 +166,9 @@ class Sweep:
 
 
 class Clockwork:
-    """How long each row of a step table took, in s.
+    """The time of each row of a step table in s.
 
-    A row that stands for a jump of many steps ends where the next begins: they are not all as long as its first.
+    A row that stands for a jump of many steps lasts until the next row begins, since its steps differ in length.
     """
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class Clockwork:
         self._parts.append(np.stack([rows["start_s"], rows[SPENT_MS].sum(axis=1) / 1e3, repeat]))
 
     def spent(self) -> np.ndarray:
-        """``[rows]``, of all that were added."""
+        """``[rows]``: the time of each row that was added."""
         start, spent, repeat = np.concatenate(self._parts, axis=1)
         until_next = np.append(np.diff(start), spent[-1:] * repeat[-1:])
         return np.where(repeat > 1, until_next, spent)

@@ -1,4 +1,4 @@
-"""Throughput, latency and use of the pool against a number that the sweep varied, one line per system."""
+"""Throughput, latency and pool usage over a number that the sweep varied, one line per system."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def axes_of(sweep: Sweep) -> list[str]:
 
 
 def draw(sweep: Sweep, key: str) -> Figure | None:
-    """Lines over the override `key`; None when there is nothing to draw."""
+    """Draw lines over the override `key`; None when there is nothing to draw."""
     done = sweep.done.dropna(subset=[key, "output_throughput"])
     if done.empty:
         return None

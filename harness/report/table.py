@@ -1,6 +1,6 @@
-"""The comparison on a terminal of any width: one line per system, and what a reader must know below it.
+"""The comparison on a terminal of any width: one line per system, with notes for the reader below.
 
-What is the same in all rows stands once, above them; what does not fit beside the names stands in a further table.
+Values that are the same in all rows are printed once, above them; columns that do not fit go into a further table.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from harness.report.repeats import aggregate, insignificant
 
 
 def table_cells(groups: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """(headers, rows) of the short table, as text; a header has a line break where a terminal wants one.
+    """(headers, rows) of the short table, as text; headers may have a line break, for terminals.
 
-    Of repeats a cell has two lines.
+    Cells have two lines if there are enough repeats.
     """
     columns = list(shown(groups))
     rows = [[row["label"], *(column.cell(row) for column in columns), row["status"]] for row in records(groups)]
@@ -33,7 +33,7 @@ def print_table(table: pd.DataFrame, console: Console, what_ran: str = "", basel
     """Print a comparison; repeats become their mean, rows that did not finish are marked.
 
     Args:
-        what_ran: what all rows have in common besides.
+        what_ran: further values that all rows have in common.
         baseline: see `aggregate`.
     """
     if table.empty:
@@ -59,9 +59,9 @@ def print_table(table: pd.DataFrame, console: Console, what_ran: str = "", basel
 
 
 def merge_constant_columns(headers: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]], str]:
-    """(headers, rows, what is left out of them because all rows have it); of a single row nothing is.
+    """(headers, rows, the values that are left out because all rows share them); a single row is left unchanged.
 
-    A name is made of parts (`vLLM · rate 4`), and each of them may be what all rows have.
+    A name consists of parts (`vLLM · rate 4`); a part that all rows share is left out as well.
     """
     if len(rows) < 2:
         return headers, rows, ""
@@ -78,11 +78,11 @@ def merge_constant_columns(headers: list[str], rows: list[list[str]]) -> tuple[l
     return [headers[0], *(headers[i] for i in left)], cells, ", ".join([*shared, *told])
 
 
-NAME_AT_LEAST = 24  # a longer name may be broken
+NAME_AT_LEAST = 24  # longer names may be wrapped
 
 
 def fitting(headers: list[str], rows: list[list[str]], width: int) -> Iterator[list[int]]:
-    """The columns of each table, the names being in all of them, so that none is wider than the terminal."""
+    """Split the columns into tables no wider than the terminal; each table begins with the names."""
     widths = [max(len(line) for cell in (header, *column) for line in cell.split("\n")) + 1
               for header, column in zip(headers, zip(*rows, strict=True), strict=True)]  # fmt: skip
     names = min(widths[0], NAME_AT_LEAST)
@@ -98,7 +98,7 @@ def fitting(headers: list[str], rows: list[list[str]], width: int) -> Iterator[l
 
 
 def notes(table: pd.DataFrame, groups: pd.DataFrame) -> list[str]:
-    """What the numbers can't say themselves: who is not told apart, rejections, failures and warnings."""
+    """What the numbers don't show: systems that are not told apart, rejections, failures and warnings."""
     found = insignificant(table, groups)
     for row in records(groups):
         lost = [
@@ -119,7 +119,7 @@ def notes(table: pd.DataFrame, groups: pd.DataFrame) -> list[str]:
 
 
 def beside_fig_2(groups: pd.DataFrame) -> list[str]:
-    """Our use of the pool beside the paper's, in points; nothing when the workload is another one."""
+    """Our pool usage beside the paper's, in points; nothing for another workload."""
     if "capacity_rate" in groups:  # a pool at its capacity is not always full, as it was in the paper's figure
         return []
     rows = groups[groups["system"].isin(FIG_2) & groups["saturated_kv_used_pct"].notna()]
@@ -135,7 +135,7 @@ def beside_fig_2(groups: pd.DataFrame) -> list[str]:
 
 
 def beside_simulated(groups: pd.DataFrame) -> list[str]:
-    """The simulated output throughput beside the measured one; only the extremes when there are many systems."""
+    """The simulated output throughput beside the measured one; only the extremes for many systems."""
     if "simulated_error_pct" not in groups or (rows := groups.dropna(subset=["simulated_error_pct"])).empty:
         return []
     if len(rows) > 10:

@@ -19,7 +19,7 @@ PANELS = (
     ("ttft_p50_ms", 1e-3, "Time to first token, median", "from arrival, s"),
     ("tpot_p50_ms", 1.0, "Time per further token, median", "after the first, ms"),
 )
-LOG_FROM = 30  # a range wider than this is drawn as points on a log axis: bars on one would have no foot
+LOG_FROM = 30  # a wider range is drawn as points on a log axis, where bars would have no baseline
 
 
 def draw(sweep: Sweep) -> Figure | None:
@@ -81,7 +81,7 @@ def _panel(ax: Axes, done: pd.DataFrame, name: str, scale: float, style: list[Lo
 
 
 def _simulated(done: pd.DataFrame) -> np.ndarray:
-    """The simulated output throughputs, 0 where there is none."""
+    """The simulated output throughputs, 0 if there is none."""
     if "simulated_output_throughput" not in done:
         return np.zeros(len(done))
     return done["simulated_output_throughput"].fillna(0).to_numpy(np.float64)

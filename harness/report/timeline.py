@@ -1,4 +1,4 @@
-"""How many sequences run at once and how full the pool is, over time: one row of small panels per system."""
+"""Batch size and pool usage over time: one row of small panels per system."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HELD_COLOR = "#F2B66D"
 
 
 def draw(sweep: Sweep) -> Figure | None:
-    """Rows of two panels with shared axes; None when no job finished."""
+    """Draw rows of two panels with shared axes; None when no job finished."""
     done = sweep.inside.head(MOST)
     if done.empty:
         return None

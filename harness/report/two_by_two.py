@@ -1,4 +1,4 @@
-"""The 2 x 2: how much of the gain is due to paging, how much to continuous batching, and what only both give."""
+"""The 2 x 2: how much of the gain comes from paging, from continuous batching, and from their combination."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-# The systems of each cell. Where blocks are swept, nobody is called vLLM.
+# The systems of each cell. If block sizes are swept, no row is called vLLM.
 CELLS = {
     "static_contiguous": {"static + contiguous(max_model_len)"},
     "static_paged": {"static + paged(on_demand)"},
@@ -56,11 +56,11 @@ def two_by_two(groups: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.Da
 
 def _throughput(rows: pd.DataFrame, systems: set[str]) -> float | None:
     values = rows.loc[rows["system"].isin(systems), "output_throughput"].dropna()
-    return float(values.iloc[0]) if len(values) == 1 else None  # of two, neither is the one that is meant
+    return float(values.iloc[0]) if len(values) == 1 else None  # with two it is unclear which is meant
 
 
 def _halves(at: pd.DataFrame, table: pd.DataFrame) -> dict[str, float | None]:
-    """Of the logarithms of each seed that all four have."""
+    """Halves of the 95 % intervals, from the logarithms of each seed that all four systems share."""
     runs = [by_seed(table, records(at[at["system"].isin(systems)])[0]["dirs"], METRIC) for systems in CELLS.values()]
     shared = [seed for seed in runs[0] if all(of.get(seed) for of in runs)]
     logs = pd.DataFrame([_logs(dict(zip(CELLS, (of[seed] for of in runs), strict=True))) for seed in shared])
@@ -68,7 +68,7 @@ def _halves(at: pd.DataFrame, table: pd.DataFrame) -> dict[str, float | None]:
 
 
 def factor(row: Mapping[str, Any], name: str) -> str:
-    """``×1.45``, and its 95 % interval where there is one: ``×1.45 (1.41 – 1.49)``."""
+    """``×1.45``, and its 95 % interval if there is one: ``×1.45 (1.41 – 1.49)``."""
     value, half = row[f"ln_{name}"], row.get(f"ln_{name}_half")
     text = f"×{math.exp(value):.2f}"
     return (
@@ -135,7 +135,7 @@ def _tile(x: float, y: float, share: float) -> Rectangle:
 
 
 def _steps(ax: Axes, row: dict[str, Any]) -> None:
-    """A waterfall: multiplying factors are adding lengths on a log axis."""
+    """A waterfall: on a log axis factors that multiply are lengths that add."""
     from harness.report.style import times
 
     ends = [("paged cache alone", 0.0, row["ln_paging"], "#0072B2"),

@@ -1,1 +1,1 @@
-"""`experiment=validate`: a measured run of a real engine, predicted from measured kernels, one beside the other."""
+"""`experiment=validate`: a measured run of a real engine beside its prediction from measured kernels."""

@@ -1,8 +1,8 @@
-"""What devices tell each other, where the kernel tables don't hold it: two all-reduces a layer between those that share
-it, a gather before and a scatter behind the experts between engines side by side.
+"""Communication between devices that the kernel tables don't hold: with tensor parallelism two all-reduces a layer,
+with data parallelism an all-gather before and a reduce-scatter after the experts.
 
-A curve belongs to a machine: two servers with the same GPU differ by a factor of two, by how their GPUs are connected.
-So every report names the one that was taken.
+A curve belongs to a machine: two servers with the same GPU differ by a factor of two, because their GPUs are connected
+differently. So every report names the curve that was used.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Times = Callable[[float], float]  # elements of 2 bytes → µs
 
 
 class Collectives(NamedTuple):
-    """What a machine's devices take.
+    """The time that a machine's collectives take.
 
     Attributes:
-        name, said: whose it is, in few words and in all.
-        rows: (`all_reduce`, tokens, µs) of those that share a layer, as the dense kernels' table has them.
-        gather, scatter: of all that share the experts, by the elements that there are of all of them together.
+        name, said: source of the curves, in short and in full.
+        rows: (`all_reduce`, tokens, µs) of the devices that share a layer, as rows of the dense kernels' table.
+        gather, scatter: µs of all devices that share the experts, by the number of elements of all of them together.
     """
 
     name: str
@@ -53,14 +53,15 @@ NONE = Collectives("", "", [], lambda elements: 0.0, lambda elements: 0.0)
 
 
 def collectives_of(given: str | None, engine: Engine, hidden: int | None) -> list[Collectives]:
-    """Those to predict with: the one asked for first; of a file, the ring beside it. Empty if none was asked for.
+    """Those to predict with, the one asked for first; with a file also the ring, for comparison. Empty if none was
+    asked for.
 
     Args:
         given: `ring`, or a file of measured collectives (columns source, op, backend, gpus, elements, time_us).
-        hidden: width of the model; None = its devices say nothing to each other.
+        hidden: hidden size of the model; None = its devices don't communicate.
 
     Raises:
-        HarnessError: a file that can't be read, or has no such curve.
+        HarnessError: the file can't be read, or has no such curve.
     """
     if given is None or hidden is None:
         return []
@@ -71,7 +72,7 @@ def collectives_of(given: str | None, engine: Engine, hidden: int | None) -> lis
 
 
 def _ring(engine: Engine, hidden: int) -> Collectives:
-    """All-reduces as `ring_ns` says; a gather sends each other device's share, a scatter adds it up besides."""
+    """All-reduces by `ring_ns`; a gather sends the share of every other device, a scatter also adds them up."""
     share, devices = engine["tensor_parallel"], engine["tensor_parallel"] * engine["data_parallel"]
     others, link, latency = devices - 1, RING["bytes_per_ns"], RING["latency_ns"]
 
@@ -86,7 +87,7 @@ def _ring(engine: Engine, hidden: int) -> Collectives:
 
 
 def hidden_size(engine: Engine, folder: Path, tables: Mapping[str, Any]) -> int:
-    """Of the model: from the run's meta file, a config.json of the tables, or its name."""
+    """The model's hidden size: from the run's meta file, a config.json beside the tables, or the model's name."""
     for name in IN_META:
         if type(found := place(engine.meta, f"resolved_config.model_config.{name}.hidden_size")) is int:
             return found
@@ -104,8 +105,8 @@ def hidden_size(engine: Engine, folder: Path, tables: Mapping[str, Any]) -> int:
 
 
 def _measured(path: Path, engine: Engine, hidden: int) -> Collectives:
-    """The engine's own all-reduce of its own version, inside a CUDA graph unless it ran eagerly, else NCCL's; NCCL's
-    gather and scatter.
+    """The all-reduce of the engine's version (within a CUDA graph, unless it ran eagerly), or else NCCL's; gather and
+    scatter are NCCL's.
     """
     table = read_csv(path, "validate.collectives", COLUMNS)
     share, devices = engine["tensor_parallel"], engine["tensor_parallel"] * engine["data_parallel"]
@@ -147,7 +148,7 @@ def _nccl(table: pd.DataFrame, path: Path, name: str, devices: int) -> Times:
 
 
 def _rows(times: np.ndarray) -> list[tuple[str, float, float]]:
-    """As rows of the dense kernels, which come twice a layer."""
+    """As rows of the dense kernels' table; each runs twice a layer."""
     return [("all_reduce", float(tokens), float(time)) for tokens, time in zip(TOKENS, times, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""The settings of a measured run's engine: from its meta file, the command line, or assumed, which is then said."""
+"""The engine settings of a measured run: from its meta file or the command line, or else assumed (and reported so)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NULL_BLOCK = 1  # counted in num_gpu_blocks, never handed out
 
 
 class Setting(NamedTuple):
-    """A setting and where it is from."""
+    """A setting and its source."""
 
     name: str
     value: Any
@@ -26,14 +26,13 @@ class Setting(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What is looked for in a meta file.
+    """How a setting is found in a meta file.
 
     Attributes:
         kind: type of the value.
-        places: dotted keys, the first that is there and not null counts. What the engine resolved comes before what it
-            was asked for.
-        default: the value where it is not recorded, of the version; None = decided later.
-        why: what is said of it then.
+        places: dotted keys; the first that exists and is not null counts. Resolved values come before requested ones.
+        default: (vLLM version) → the value if none is recorded; None = decided later.
+        why: the reason for that value, for the report.
     """
 
     kind: type
@@ -104,30 +103,30 @@ class Engine:
 
     @property
     def model(self) -> str | None:
-        """Its name, without the folder or organisation it is from."""
+        """The model's name without its folder or organisation."""
         name = place(self.meta, "model") or place(self.meta, "engine_kwargs.model")
         return str(name).rstrip("/").rpartition("/")[2] if name else None
 
     @property
     def rules(self) -> tuple[str, str]:
-        """(version of the scheduler's rules, where freed blocks go) that its version stands for."""
+        """(version of the scheduler's rules, end of the free list that freed blocks go to) for the engine's version."""
         return ("0.19", "back") if version_pair(self["vllm_version"]) <= OLD_RULES else ("0.33", "front")
 
     def decide(self, name: str, value: Any, why: str) -> None:
-        """Settle what was not recorded and has no default."""
+        """Set a value that was not recorded and has no default."""
         if self.settings[name].value is None:
             self.settings[name] = Setting(name, value, f"assumed: {why}")
 
 
 def read_engine(measured: Path, given: Mapping[str, Any], profile_meta: Mapping[str, Any]) -> Engine:
-    """The settings of the run in `measured`: what the command line gives, else its meta file, else a default.
+    """The settings of the run in `measured`: from the command line, else from its meta file, else a default.
 
     Args:
-        given: the keys of `validate`; null = look for it.
-        profile_meta: `meta.yaml` of the kernel tables, which know a version too.
+        given: the keys of `validate`; null = look in the meta file.
+        profile_meta: `meta.yaml` of the kernel tables, which has a version too.
 
     Raises:
-        HarnessError: a value of the wrong type, or a run that one engine with this scheduler does not describe.
+        HarnessError: a value of the wrong type, or a run that can't be simulated (pipeline stages, drafts).
     """
     path = Path(given["meta"]) if given.get("meta") else beside(measured, "meta", ".json")
     meta = read_json(path, "validate.meta") if path else {}
@@ -152,7 +151,7 @@ def read_engine(measured: Path, given: Mapping[str, Any], profile_meta: Mapping[
 
 
 def _as_switch(degree: Any, devices: int) -> Any:
-    """vLLM's switch for a degree of expert parallelism: it is that of all devices, or 1."""
+    """vLLM's switch (on or off) for a degree of expert parallelism, which must be 1 or the number of all devices."""
     if type(degree) is not int:
         return degree
     if degree not in (1, devices):
@@ -200,7 +199,7 @@ def _typed(value: Any, kind: type, where: str) -> Any:
 
 
 def place(meta: Mapping[str, Any], key: str) -> Any:
-    """What lies at a dotted key; None where there is nothing."""
+    """The value at a dotted key; None if there is none."""
     value: Any = meta
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

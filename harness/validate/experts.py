@@ -1,8 +1,8 @@
-"""A layer's experts where several devices share them: the block of one device, and what they send each other around it.
+"""A layer's experts shared among devices: one device's computation, and the exchange of tokens around it.
 
-Every engine side by side is padded to the longest, so all of them together have `tokens` times their number; each token
-goes to `top_k` experts, which any device may hold. With tensor parallelism alone every device has all tokens already,
-and their all-reduce stands in the dense kernels.
+Data-parallel engines are padded to the one with the most tokens, so together they have `tokens` times their number;
+each token goes to `top_k` experts, on any device. With tensor parallelism alone every device already has all tokens,
+and the all-reduce is among the dense kernels.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def expert_block(experts: Experts, engine: Engine, hidden: int, collectives: Col
                  ) -> Callable[[int], float]:  # fmt: skip
     """µs of a layer's experts by the tokens of one engine's step, padding included.
 
-    `OURS`: the devices exchange the tokens of all engines, a device computes its share of them, and it reads as many of
-    its experts as are drawn, if all are alike. `THEIRS` anchors all three to one engine's tokens (see the report).
-    Experts that are shared by their width, without expert parallelism, are taken to cost the same: the same products
-    and the same bytes a device.
+    `OURS`: the devices exchange the tokens of all engines, each computes its share of them, and reads as many of its
+    experts as are hit if tokens choose evenly. `THEIRS` takes all three for one engine's tokens (see the report).
+    Experts that are sharded by their width (no expert parallelism) are taken to cost the same, since each device has as
+    many operations and bytes.
 
     Args:
-        hidden: width of the model.
+        hidden: hidden size of the model.
     """
     data = engine["data_parallel"]
     devices = engine["tensor_parallel"] * data

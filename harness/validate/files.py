@@ -1,4 +1,4 @@
-"""Files beside a measured run, plain or gzip, and what is said when they can't be read."""
+"""Reads the files beside a measured run, plain or gzip, with errors that name the file and the line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUFFIXES = ("", ".gz")
 
 
 def read_text(path: Path, key: str) -> str:
-    """The whole text of a file, gzip or plain by its first bytes. `key` is the configuration key that names it."""
+    """The text of a file; gzip is recognised by its first bytes. `key` is the configuration key that names the file."""
     try:
         data = path.read_bytes()
         return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
@@ -59,7 +59,7 @@ def stem(path: Path) -> str:
 
 
 def beside(path: Path, kind: str, suffix: str) -> Path | None:
-    """The file of that kind that goes with `path`: `NAME.kind.suffix`, or `kind.suffix` where the run has a folder."""
+    """The file of that kind beside `path`: `NAME.kind.suffix`, or `kind.suffix` if the run has a folder of its own."""
     names = (f"{stem(path)}.{kind}{suffix}", f"{kind}{suffix}")
     found = (path.with_name(name + gz) for name in names for gz in SUFFIXES)
     return next((file for file in found if file.is_file()), None)

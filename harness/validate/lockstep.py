@@ -1,7 +1,7 @@
-"""Engines side by side that take each step together (vLLM's data parallelism), seen as one scheduler and one device.
+"""Data-parallel engines in lockstep (vLLM with experts), seen as one scheduler and one device.
 
-Each has a queue and a pool of its own. A step begins when all of them have scheduled and ends for all at once; whoever
-has nothing to do computes a dummy token meanwhile, and all are padded to the one with the most tokens.
+Each engine has its own queue and pool. A step begins when all have scheduled and ends for all at once; an engine
+without work computes a dummy token, and all are padded to the one with the most tokens.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from schedulers.request import Batch, Rejection, Request, Sequence
 
 
 class Lockstep:
-    """Several schedulers as one: what `Engine` asks of a scheduler, and no more.
+    """Several schedulers as one, with just the methods that `Engine` calls.
 
-    A request goes to the engine with the least of four times those that wait and those that run; among equals to the
-    next in turn (vLLM's front end).
+    A request goes to the engine with the smallest 4 × waiting + running; among equals to the next in turn (as in vLLM's
+    front end).
 
     Attributes:
-        parts: of the step that was scheduled last, the batch of each engine.
+        parts: the batch of each engine in the step that was scheduled last.
     """
 
     async_scheduling = True
@@ -37,7 +37,7 @@ class Lockstep:
         self._turn = 0
 
     def add(self, request: Request) -> Rejection | None:
-        """Queue a request at an engine."""
+        """Queue a request at one of the engines."""
         count = len(self.engines)
         order = [self.engines[(self._turn + i) % count] for i in range(count)]
         self._turn += 1
@@ -46,7 +46,7 @@ class Lockstep:
         return one.add(request)
 
     def schedule(self, now: int) -> Batch:
-        """The batches of all engines in one; empty if all are."""
+        """The batches of all engines as one; empty if all are empty."""
         self.parts = [engine.schedule(now) for engine in self.engines]
         whole = Batch(now=now)
         for part in self.parts:
@@ -64,19 +64,19 @@ class Lockstep:
 
     def complete(self, batch: Batch, tokens: None, branches: Branches | None = None
                  ) -> tuple[list[Sequence], list[Sequence]]:  # fmt: skip
-        """End the last step of all engines; there is no other under way."""
+        """Complete the last step of all engines; only one step is in flight."""
         both = [engine.complete(part, tokens) for engine, part in zip(self.engines, self.parts, strict=True)]
         return [seq for produced, _ in both for seq in produced], [seq for _, finished in both for seq in finished]
 
     def finish(self, finished: list[Sequence]) -> None:
-        """Free what finished sequences held."""
+        """Free the slots of finished sequences."""
         for engine in self.engines:
             own = [seq for seq in finished if self._home[seq.request.id] is engine]
             if own:
                 engine.finish(own)
 
     def wake_at(self) -> int | None:
-        """When (ns) an engine would act although nothing happens; None = never."""
+        """When (ns) an engine would act without an event; None = never."""
         return min((at for engine in self.engines if (at := engine.wake_at()) is not None), default=None)
 
     @property
@@ -99,7 +99,7 @@ class Lockstep:
 
 
 class Pools:
-    """The pools of several engines: their books in sum."""
+    """The pools of several engines, with the sum of their books."""
 
     extra_columns = ()
 
@@ -107,14 +107,14 @@ class Pools:
         self.engines = engines
 
     def memory(self, blocked: Ask | None = None) -> Books:
-        """The books now; `blocked`, what the head of a queue was refused, is in none of them."""
+        """The books now; they ignore `blocked`, the room that the head of a queue was refused."""
         return Books(
             *(sum(column) for column in zip(*(engine.allocator.memory() for engine in self.engines), strict=True))
         )
 
 
 class Queues:
-    """Who waits, at all engines."""
+    """The waiting sequences of all engines."""
 
     def __init__(self, engines: list[Scheduler]) -> None:
         self.engines = engines
@@ -129,25 +129,26 @@ class Queues:
         return list(self)[at]
 
     def remove(self, seq: Sequence) -> None:
-        """Let it wait no longer."""
+        """Remove a sequence from its queue."""
         next(engine for engine in self.engines if seq in engine.waiting).waiting.remove(seq)
 
 
 class LockstepLatency:
-    """Step times of engines in lockstep from the kernel tables of one of them.
+    """Step times of engines in lockstep, from the kernel tables of one of them.
 
-    What goes by tokens takes as long as for the engine with the most; of attention, output matrix and sampler the
-    slowest engine's count.
+    Kernels whose time depends on the number of tokens take as long as for the engine with the most; of attention,
+    output matrix (LM head) and sampler the slowest engine's time counts.
 
     Args:
-        padded: the output matrix and the sampler see an engine's padding too (LLMServingSim; vLLM's see sequences).
+        padded: the output matrix and the sampler also compute an engine's padding (as LLMServingSim assumes; vLLM's
+            compute sequences only).
     """
 
     def __init__(self, tables: TableLatency, together: Lockstep, padded: bool) -> None:
         self.tables, self.together, self.padded = tables, together, padded
 
     def step_ns(self, batch: Batch) -> int:
-        """How long the step takes that all engines have just scheduled, in nanoseconds."""
+        """Nanoseconds of the step that all engines have just scheduled."""
         parts = [part.stats for part in self.together.parts]
         most = max(1, *(stats.lanes + stats.prompt_tokens for stats in parts))
         slowest = 0.0

@@ -1,4 +1,4 @@
-"""A measured run: its requests with the engine's own time stamps."""
+"""A measured run: its requests with the engine's own timestamps."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Measured:
 
     Attributes:
         path: the file.
-        table: one row per request: `row` in the file, `request_id`, `prompt_tokens`, `output_tokens`, `arrival_s` and
-            `queued_s` from the first arrival, and `ttft_ms`, `tpot_ms`, `e2e_ms` from the queue stamp; empty where the
-            engine has no stamp.
-        hashes: by position, (tokens per hash id, hash ids of the prompt); empty = nothing is known of the prompts.
-        prompts: the file these are from.
-        notes: what was done to the rows, for whoever reads the results.
-        series: `t` (s), `running` and `waiting` requests as the engine counted them from second to second, if it did.
-        under_way: most requests at once that were scheduled and not finished; None without `scheduled_ts`.
+        table: one row per request: `row` in the file, `request_id`, `prompt_tokens`, `output_tokens`; `arrival_s` and
+            `queued_s`, counted from the first arrival; `ttft_ms`, `tpot_ms`, `e2e_ms`, counted from the queue
+            timestamp; empty where a timestamp is missing.
+        hashes: by position, (tokens per hash id, hash ids of the prompt); empty = contents of prompts are unknown.
+        prompts: the file that the hashes are from.
+        notes: what was done to the rows, for readers of the results.
+        series: `t` (s), `running` and `waiting` requests as the engine counted them once a second; None if it did not.
+        under_way: most requests that were scheduled and not finished at the same time; None without `scheduled_ts`.
     """
 
     path: Path
@@ -53,14 +53,14 @@ class Measured:
 
 
 def read_measured(path: Path) -> Measured:
-    """Read a run: a request a line with `input_toks`, `output_toks`, `queued_ts`, `first_token_ts`, `last_token_ts`
-    (seconds of one clock), and `arrival_time` (of another or the same) if it is known.
+    """Read a run: a request a line, with `input_toks`, `output_toks`, `queued_ts`, `first_token_ts`, `last_token_ts`
+    (seconds of one clock), and `arrival_time` (of any clock) if it is known.
 
-    Requests are admitted at `arrival_time` plus the smallest offset between the two clocks: an engine looks at its
-    queue only between steps, so most have a `queued_ts` later than they came.
+    Requests arrive at `arrival_time` plus the smallest offset between the two clocks: an engine looks at its queue only
+    between steps, so most have a `queued_ts` later than their arrival.
 
     Raises:
-        HarnessError: a key or a file that is missing, or a line that is wrong; it is named.
+        HarnessError: a missing file or key, or an invalid line; the message names it.
     """
     rows = list(read_lines(path, "validate.measured"))
     if not rows:
@@ -103,15 +103,15 @@ def read_measured(path: Path) -> Measured:
 
 
 def _most_at_once(begin: np.ndarray, end: np.ndarray) -> int | None:
-    """Most of the spans from `begin` to `end` that overlap; None where one of them is not known."""
+    """The largest number of spans from `begin` to `end` that overlap; None if any of these times is unknown."""
     if np.isnan(begin).any() or np.isnan(end).any():
         return None
-    ended = np.searchsorted(np.sort(end), np.sort(begin), side="right")  # when each begins
+    ended = np.searchsorted(np.sort(end), np.sort(begin), side="right")  # spans that have ended when each begins
     return int((np.arange(1, len(begin) + 1) - ended).max())
 
 
 def _series(path: Path, notes: list[str]) -> pd.DataFrame | None:
-    """The counters in a file beside the run; None = there is none, or it is of another kind."""
+    """The engine's counters from a file beside the run; None if there is no such file, or it has other columns."""
     columns, file = ["t", "running", "waiting"], beside(path, "timeseries", ".csv")
     if file is None:
         return None

@@ -1,4 +1,4 @@
-"""The requests of a measured run, served again in simulation, and the figures of both."""
+"""Serves the requests of a measured run again in simulation, and compares the latency figures of both."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES))
 
 
 class Variant(NamedTuple):
-    """What is varied around the run as it was: all of it is printed, so that nobody can pick the best."""
+    """One combination of the settings that are varied; all are printed, so that nobody can pick the best."""
 
     skew: bool
     prefix: bool
@@ -53,8 +53,8 @@ class Variant(NamedTuple):
 
 
 def variants(headline: Variant, has_skew: bool, collectives: list[str], sizes: list[str]) -> list[Variant]:
-    """The headline first, every other combination that the tables allow, and the headline with other collectives and
-    other sizes of what is exchanged.
+    """The headline first, then every other combination that the tables allow, then the headline with other collectives
+    and other message sizes.
     """
     every = (headline._replace(skew=skew, prefix=prefix, ahead=ahead) for skew, prefix, ahead in
              product((True, False) if has_skew else (False,), (True, False), (True, False)))  # fmt: skip
@@ -64,12 +64,12 @@ def variants(headline: Variant, has_skew: bool, collectives: list[str], sizes: l
 
 
 class Prediction(NamedTuple):
-    """One variant.
+    """The prediction under one variant.
 
     Attributes:
         variant: which.
-        requests: `[n]` rows as those of the measured table: `ttft_ms`, `tpot_ms`, `e2e_ms` from the queue stamp, and
-            `preemptions`, `cached_tokens`.
+        requests: `[n]` rows in the order of the measured table: `ttft_ms`, `tpot_ms`, `e2e_ms` from the queue
+            timestamp, and `preemptions`, `cached_tokens`.
         facts: steps, preemptions, hit rate, peak of the pool and whether it ever filled.
     """
 
@@ -80,10 +80,10 @@ class Prediction(NamedTuple):
 
 def predict(measured: Measured, engine: Engine, latency: TableLatency, variant: Variant, cfg: DictConfig,
             steps: Path | None = None, on_progress: Progress | None = None) -> Prediction:  # fmt: skip
-    """Serve the requests under the engine's settings, as `variant` changes them.
+    """Serve the requests under the engine's settings as changed by `variant`.
 
     Args:
-        cfg: the configuration, for everything that is not the engine's.
+        cfg: the configuration of everything but the engine.
         steps: where to write the step table; None = nowhere.
         on_progress: called after each step with (requests over, tokens).
 
@@ -116,7 +116,7 @@ def predict(measured: Measured, engine: Engine, latency: TableLatency, variant: 
         raise HarnessError(f"request {name}, which the engine served, can't be served under these settings: {reason}")
     recorder.steps.flush()
     table, whole = request_table(recorder, requests), recorder.steps.whole
-    late = table["lateness_s"] * 1e3  # from the arrival to the queue stamp
+    late = table["lateness_s"] * 1e3  # from the arrival to the queue timestamp
     told = pd.DataFrame({
         "ttft_ms": table["ttft_ms"] - late, "tpot_ms": table["tpot_ms"], "e2e_ms": table["e2e_ms"] - late,
         "preemptions": table["preemptions"], "cached_tokens": table["cached_tokens"],
@@ -132,9 +132,9 @@ def predict(measured: Measured, engine: Engine, latency: TableLatency, variant: 
 
 
 def figures(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
-    """`metric`, `statistic`, `measured_ms`, `predicted_ms`, `error_pct`: over the requests whose end was measured.
+    """`metric`, `statistic`, `measured_ms`, `predicted_ms`, `error_pct`, over the requests whose end was measured.
 
-    What nobody has (a TPOT where every answer is one token) is left out. Percentiles are linear, as numpy's.
+    Metrics that no request has (TPOT, if every answer is one token) are left out. Percentiles are linear, as numpy's.
     """
     return pd.DataFrame(_figures(measured, predicted),
                         columns=["metric", "statistic", "measured_ms", "predicted_ms", "error_pct"])  # fmt: skip
@@ -160,9 +160,9 @@ def mean_error(table: pd.DataFrame) -> float:
 
 
 def published_error(folder: Path, own: pd.DataFrame) -> float | None:
-    """Mean |relative error| (%) that LLMServingSim reports from the same tables for the same run; None if it does not.
+    """Mean |relative error| (%) that LLMServingSim reports for the same run from the same tables; None without one.
 
-    Its `llmservingsim_error.txt` is of this run if its measured figures are.
+    Its `llmservingsim_error.txt` belongs to this run if the measured figures in it are this run's.
 
     Args:
         own: our `figures` of any variant.

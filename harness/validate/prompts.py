@@ -1,4 +1,4 @@
-"""What the prompts of a measured run have in common, from a file beside it: what makes its prefix cache hit."""
+"""Hash chains of a measured run's prompts, from a file beside it: they decide what its prefix cache hits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def find_prompts(measured: Measured, wanted: str | None) -> None:
         wanted: a file; `auto` = one beside the run that has every request with its length; `none` or None = no chains.
 
     Raises:
-        HarnessError: a file that was asked for and does not fit; the first request that it lacks is named.
+        HarnessError: the file that was asked for does not fit; the message names the first request that it lacks.
     """
     if wanted in (None, "none"):
         return
@@ -36,14 +36,14 @@ def find_prompts(measured: Measured, wanted: str | None) -> None:
 
 
 def _candidates(path: Path) -> Iterable[Path]:
-    """Files beside a run that may hold its prompts, those of its own name first."""
+    """Files beside a run that may hold its prompts, those with the run's name first."""
     own = stem(path)
     files = sorted(file for file in path.parent.glob("*prompts*") if ".jsonl" in file.suffixes)
     return sorted(files, key=lambda file: not file.name.startswith(own))
 
 
 def _chains(measured: Measured, path: Path) -> list[tuple[int, Any]]:
-    """(tokens per id, ids) of every request of `measured`, in its order; by position where the file has no ids."""
+    """(tokens per id, ids) of every request, in the order of `measured`; by position if the file has no request ids."""
     known: dict[str, tuple[int, int, Any]] = {}
     for position, (number, row) in enumerate(read_lines(path, "validate.prompts")):
         name = row.get("request_id")
@@ -62,7 +62,7 @@ def _chains(measured: Measured, path: Path) -> list[tuple[int, Any]]:
 
 
 def _prompt(path: Path, number: int, row: dict[str, Any]) -> tuple[int, int, Any]:
-    """(tokens, tokens per id, ids): pieces of a prompt by their hashes, or its tokens, each a piece of its own."""
+    """(tokens, tokens per id, ids) of a prompt: the hash ids of its pieces, or its token ids with one token per id."""
     if isinstance(tokens := row.get("input_tok_ids"), list):
         length, block, ids = len(tokens), 1, tokens
     else:

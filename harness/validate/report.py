@@ -1,4 +1,4 @@
-"""What `experiment=validate` prints, draws and writes: predicted beside measured, in every variant."""
+"""The report of `experiment=validate`: predicted beside measured in every variant, printed, drawn and written."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ TITLES = {"TTFT": "Time to first token", "TPOT": "Time per further token", "E2E"
 
 @dataclass(slots=True)
 class Validation:
-    """Everything there is to say of a predicted run.
+    """All results of a predicted run.
 
     Attributes:
         predictions: one per variant, the headline first.
         tables: `figures` of each variant.
-        settings: what the engine ran with, and where that is from.
-        why: why the headline is the variant it is.
+        settings: the engine's settings and their sources.
+        why: why this variant is the headline.
         notes: what a reader must know beside the numbers.
-        published: mean |error| that LLMServingSim reports of the same run from the same tables; None = it does not.
-        missing: a part of every step that was left out, so that there is no headline; None = nothing was.
+        published: mean |error| that LLMServingSim reports for the same run from the same tables; None without one.
+        missing: a part of every step that was left out, so that there is no headline; None = nothing was left out.
     """
 
     measured: Measured
@@ -54,7 +54,7 @@ class Validation:
 
     @property
     def status(self) -> list[str]:
-        """A line where the numbers are not what the run should have taken."""
+        """A line if a part of every step is missing, so that the numbers are no prediction."""
         return [f"Status: incomplete, no headline: {self.missing}."] if self.missing else []
 
     @property
@@ -233,7 +233,7 @@ def draw(result: Validation) -> Figure:
 
 
 def draw_over_time(result: Validation, steps: pd.DataFrame) -> Figure | None:
-    """Requests that run and wait, as the engine counted them and as predicted; None where it did not count."""
+    """Running and waiting requests, as the engine counted them and as predicted; None if it did not count."""
     series = result.measured.series
     if series is None:
         return None

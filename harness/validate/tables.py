@@ -1,4 +1,4 @@
-"""The kernel tables that a run is predicted from: where they lie, of what model, for how many layers."""
+"""The kernel tables that a run is predicted from: their folder, their model, its number of layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.errors import HarnessError
 from harness.validate.engine import Engine, Setting, place
 from harness.validate.files import read_json
 
-# Decoder layers by the end of a model's name, for tables of one layer and runs that do not record the model's config.
+# Decoder layers by the beginning of a model's name: tables are of one layer, and some runs don't record the config.
 LAYERS = {
     "llama-2-7b": 32, "llama-2-13b": 40, "llama-2-70b": 80, "llama-3-8b": 32, "llama-3-70b": 80, "llama-3.1-8b": 32,
     "llama-3.1-70b": 80, "llama-3.1-405b": 126, "llama-3.2-1b": 16, "llama-3.2-3b": 28, "llama-3.3-70b": 80,
@@ -23,11 +23,11 @@ IN_META = ("hf_overrides", "hf_config", "hf_text_config", "config")
 
 
 def tables_folder(profile: str | None, tensor_parallel: int | None = None) -> Path:
-    """The folder with the tables: `tpN` in it where it has one for each degree of tensor parallelism, or the only one
-    below it that has some.
+    """The folder with the tables: `profile` itself, its `tpN` for the degree of tensor parallelism, or the only folder
+    with tables below it.
 
     Raises:
-        HarnessError: no folder was named, it is not there, or there are tables in several folders below it.
+        HarnessError: no folder was named, it does not exist, or several folders below it have tables.
     """
     if profile is None:
         raise HarnessError("experiment=validate needs validate.profile=DIR, a folder of kernel tables (dense.csv, "
@@ -47,10 +47,10 @@ def tables_folder(profile: str | None, tensor_parallel: int | None = None) -> Pa
 
 
 def layers_of(given: int | None, engine: Engine, folder: Path, tables: Mapping[str, Any]) -> Setting:
-    """How many decoder layers the model has, and who says so.
+    """How many decoder layers the model has, and the source of that number.
 
     Raises:
-        HarnessError: nobody does.
+        HarnessError: there is no source.
     """
     if given is not None:
         if type(given) is not int or given < 1:
@@ -75,10 +75,10 @@ def layers_of(given: int | None, engine: Engine, folder: Path, tables: Mapping[s
 
 
 def doubts(engine: Engine, folder: Path, tables: Mapping[str, Any]) -> list[str]:
-    """Where the tables may not be of what ran, or lack a part of it.
+    """Warnings where the tables may belong to another model or GPU than the run's.
 
     Raises:
-        HarnessError: they are of another degree of tensor parallelism.
+        HarnessError: they are for another degree of tensor parallelism.
     """
     found, degree = [], engine["tensor_parallel"]
     of = _degree(folder, tables)
@@ -95,7 +95,7 @@ def doubts(engine: Engine, folder: Path, tables: Mapping[str, Any]) -> list[str]
 
 
 def _degree(folder: Path, tables: Mapping[str, Any]) -> int | None:
-    """The degree that the folder's name ends in, or the only one that `meta.yaml` names."""
+    """The degree of tensor parallelism in the folder's name, or the only one that `meta.yaml` names."""
     tail = folder.name.rpartition("-")[2] if "-" in folder.name else folder.name
     if tail.startswith("tp") and tail[2:].isdigit():
         return int(tail[2:])

@@ -1,4 +1,4 @@
-"""The task of `experiment=validate`: reads a measured run, predicts it in every variant, and writes both down."""
+"""The task of `experiment=validate`: reads a measured run, predicts it in every variant, and reports both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from harness.validate.tables import doubts, layers_of, tables_folder
 
 OURS = ("max_model_len", "kv_slots", "kv_bytes", "gpu_memory_utilization", "allocator", "reservation", "scheduler",
         "device", "model", "workload", "simulation", "clock", "server", "system")  # fmt: skip
-MORE = 1.2  # times as many requests at once as there were: something that is not recorded held them back
+MORE = 1.2  # times as many concurrent requests predicted as measured: an unrecorded limit held the real ones back
 
 
 def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
@@ -43,10 +43,10 @@ def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, An
     """Predict the run in `validate.measured` with the kernel tables in `validate.profile`.
 
     Writes `validate.csv` (every figure of every variant), `requests.csv` and `steps.csv` (of the headline), a figure
-    and `REPORT.md`, and prints them. The headline is the variant that the run's own settings and the tables name.
+    and `REPORT.md`, and prints them. The headline is the variant with the settings of the run and of the tables.
 
     Raises:
-        HarnessError: what is missing, or does not fit; it is named.
+        HarnessError: something is missing or does not fit; the message names it.
     """
     given: Any = OmegaConf.to_container(cfg.validate, resolve=True)
     for key in sorted(asked):
@@ -110,10 +110,10 @@ def validate(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, An
 
 
 def _told(engine: Engine, experts: Experts | None, tables: Path) -> str:
-    """What the devices have to tell each other; empty = nothing.
+    """The kinds of communication that the devices need; empty = none.
 
     Raises:
-        HarnessError: experts are said to be shared, and the tables have none.
+        HarnessError: the run shared experts, and the tables have none.
     """
     if engine["expert_parallel"] and experts is None:
         raise HarnessError(f"{engine.settings['expert_parallel'].source}: the run shared its experts, and {tables} has "
@@ -123,7 +123,7 @@ def _told(engine: Engine, experts: Experts | None, tables: Path) -> str:
 
 
 def _of_experts(engine: Engine, experts: Experts | None, tables: Path) -> list[str]:
-    """What must be known of experts and of engines in lockstep."""
+    """Notes for the reader about experts and engines in lockstep."""
     notes, data = [], engine["data_parallel"]
     if data > 1:
         notes.append(f"{data} engines in lockstep: all are padded to the one with the most tokens (not to a captured "
@@ -141,11 +141,11 @@ def _of_experts(engine: Engine, experts: Experts | None, tables: Path) -> list[s
 
 def _load(tables: Path, layers: int, key: tuple[bool, str, str], engine: Engine, curves: list[Collectives],
           experts: Experts | None, hidden: int) -> TableLatency:  # fmt: skip
-    """The kernels under one variant's skew, collectives and sizes."""
+    """The kernel tables with one variant's skew correction, collectives and message sizes."""
     skew, name, sizes = key
     curve = next((one for one in curves if one.name == name), NONE)
     rows = curve.rows
-    if experts and engine["data_parallel"] > 1:  # what is behind the experts is a scatter, not an all-reduce
+    if experts and engine["data_parallel"] > 1:  # after the experts comes a reduce-scatter, not an all-reduce
         rows = [(kernel, tokens, time / 2) for kernel, tokens, time in rows]
     block = expert_block(experts, engine, hidden, curve, sizes) if experts and sizes else None
     return TableLatency.load(tables, layers, skew=skew, tensor_parallel=engine["tensor_parallel"], more=rows,
@@ -153,7 +153,7 @@ def _load(tables: Path, layers: int, key: tuple[bool, str, str], engine: Engine,
 
 
 def _named(curves: list[Collectives], given: str | None) -> list[Setting]:
-    """Whose collectives were taken: they belong to a machine."""
+    """The source of the collectives, as a setting: they belong to a machine."""
     return [Setting(f"collectives, {curve.name}", curve.said, f"validate.collectives={given}" if not i else "beside it")
             for i, curve in enumerate(curves)]  # fmt: skip
 
@@ -165,7 +165,7 @@ def _skew(given: bool | None, meta: Any) -> Setting:
 
 
 def _decide(engine: Engine, measured: Measured) -> None:
-    """Settle the sizes that were not recorded, so that neither of them ever binds."""
+    """Set the sizes that were not recorded, such that neither is ever a limit."""
     tokens = measured.table["prompt_tokens"] + measured.table["output_tokens"]
     engine.decide("max_model_len", int(tokens.max()), "as long as the longest request, so it never cuts one")
     blocks = int((-(-tokens // engine["block_size"])).sum()) + NULL_BLOCK

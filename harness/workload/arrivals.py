@@ -1,4 +1,4 @@
-"""When requests come: a trace's own times, or a process of `workload.arrival`. All times in nanoseconds."""
+"""Arrival times: a trace's own, or those of a process (`workload.arrival`). All times in nanoseconds."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from harness.workload.streams import stream
 
 _SECOND = 1_000_000_000
 _LATEST = 2**62  # nanoseconds, 146 years
-_DRAWS = 4096  # drawn at once, always: so a longer trace begins with the shorter one
-_MOST = 100_000_000  # requests: beyond, `duration_s` and `rate` are a slip of the finger
+_DRAWS = 4096  # drawn at once, whatever the count, so that a longer trace begins with the shorter one
+_MOST = 100_000_000  # requests; more must be a typing error in `duration_s` or `rate`
 
 
 def trace_arrivals(own: Integers | None, count: int, settings: Settings, seed: int, notes: dict[str, Any]) -> Integers:
-    """Arrivals for a trace's `count` rows, int64[at most count]: its `own`, stretched to the rate, or a process.
+    """Arrivals for a trace's `count` rows, int64[at most count]: its `own`, stretched to the rate, or a process's.
 
     Raises:
-        WorkloadError: the file has no arrivals and they were asked for, or they cannot be stretched.
+        WorkloadError: the file's arrivals were asked for and it has none, or they cannot be stretched.
     """
     if own is None or settings.arrival not in ("auto", "trace"):
         if settings.arrival == "trace":
@@ -45,7 +45,7 @@ def trace_arrivals(own: Integers | None, count: int, settings: Settings, seed: i
 
 
 def process_arrivals(settings: Settings, seed: int, count: int | None, notes: dict[str, Any]) -> Integers:
-    """Arrivals of the configured process: `count`; for a duration, those before its end (of a trace, `count` at most).
+    """Arrivals of the configured process: `count` of them, or all before the end of a duration (at most `count`).
 
     Raises:
         WorkloadError: a duration without a rate, or one that holds no request.
@@ -69,7 +69,7 @@ def process_arrivals(settings: Settings, seed: int, count: int | None, notes: di
 
 
 def _renewal(process: str, rate: float, cv: float, seed: int, count: int | None, duration_s: float | None) -> Integers:
-    """Gaps are exponential (`poisson`) or gamma of variation `cv`, of mean 1/rate, and never clipped.
+    """Gaps are exponential (`poisson`) or gamma with coefficient of variation `cv`, of mean 1/rate, and never clipped.
 
     The first request comes after the first gap. The same seed gives the same gaps at every rate, only scaled.
     """
@@ -98,7 +98,7 @@ def stretch(arrival: Integers, factor: float, key: str) -> Integers:
     """Arrival times multiplied by a factor.
 
     Raises:
-        WorkloadError: they would no longer fit a clock; the message begins with `key`.
+        WorkloadError: the last would exceed the largest time there is (2**62 ns); the message begins with `key`.
     """
     if factor == 1 or len(arrival) == 0:
         return arrival

@@ -24,12 +24,12 @@ from harness.workload.synthetic import draw_rows
 from schedulers.request import Request
 
 _SECOND = 1_000_000_000
-_BANNER_SHARE = 0.20  # of drawn rows; with more of them changed, it is another workload than its name says
+_BANNER_SHARE = 0.20  # of drawn rows; if more are changed, the workload is no longer what its name says
 
 
 @dataclass(slots=True)
 class Workload:
-    """The requests of a run and how they came about.
+    """The requests of a run and where they come from.
 
     Attributes:
         requests: in order of arrival; `id` is the position in this list.
@@ -112,7 +112,7 @@ def _replayed(settings: Settings, max_model_len: int, seed: int, notes: dict[str
 
 
 def _put_before(rows: Rows, prefix: int) -> None:
-    """Begin every prompt with the same piece of `prefix` tokens; what follows is in no other prompt."""
+    """Prepend the same `prefix` tokens to every prompt; the rest of each prompt is unique."""
     if "hash_ids" in rows.more or "token_ids" in rows.more:
         raise WorkloadError("workload.shared_prefix: the rows of this trace say what they contain already")
     rows.prompt_len = rows.prompt_len + prefix
@@ -125,7 +125,7 @@ def _put_before(rows: Rows, prefix: int) -> None:
 
 
 def _ask_of_all(rows: Rows, settings: Settings) -> list[str]:
-    """What keys of the workload ask for: answers of every request, limits of those that have no own. Gives notices."""
+    """Apply keys to all rows: answers per request, and limits to rows without their own. Returns notices."""
     said = []
     if settings.n > 1:
         if (rows.column("n") != settings.n).any() and (rows.column("n") > 1).any():
@@ -141,7 +141,7 @@ def _ask_of_all(rows: Rows, settings: Settings) -> list[str]:
 
 
 def _declared(spec: str, rows: Rows, max_model_len: int) -> Integers:
-    """Each client's cap, at most what the model leaves it, and at least what it will produce."""
+    """Each client's cap on output tokens: at most what `max_model_len` leaves, at least the true output length."""
     cap = np.minimum(declared_cap(spec, rows, max_model_len), max_model_len - rows.prompt_len)
     return np.maximum(cap, rows.output_len).astype(np.int64)
 
@@ -174,7 +174,7 @@ def _counts(fitted: Fitted) -> dict[str, int]:
 
 
 def _unused(settings: Settings, process: str) -> list[str]:
-    """A key that was set and has no effect is said, or a sweep over it would look like a result."""
+    """Notices about keys that are set and have no effect: a sweep over one would look like a result."""
     said = []
     if settings.rate is not None and process in ("burst", "closed_loop"):
         said.append(f"workload.rate={settings.rate:g} has no effect with arrival={process}")
@@ -186,7 +186,7 @@ def _unused(settings: Settings, process: str) -> list[str]:
 
 
 def _fewer(settings: Settings, requests: int) -> list[str]:
-    """Said where there are fewer requests than were asked for; `workload.limit` is a bound, so it asks for none."""
+    """A notice if there are fewer requests than `num_requests`; `workload.limit` is only an upper bound."""
     if settings.duration_s is not None or settings.num_requests is None or requests >= settings.num_requests:
         return []
     limited = settings.limit is not None and requests >= settings.limit

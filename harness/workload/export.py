@@ -22,9 +22,9 @@ _OF: dict[str, Callable[[Request], Any]] = {field.name: attrgetter(field.name) f
 def export(requests: Iterable[Request], path: str | Path) -> None:
     """Writes requests in order of arrival: CSV if the name says so, else JSON lines; gzip if it ends in `.gz`.
 
-    What no request says is not written. The bytes depend on the requests alone. Read back with `workload=trace
-    workload.path=...` and max_tokens=auto, the requests are equal to these, provided their ids are their positions in
-    this order (as `build_workload` makes them).
+    Fields that no request sets are left out. The bytes depend on the requests alone. Read back with `workload=trace
+    workload.path=...` and max_tokens=auto, the requests are equal to these, provided that their ids are their positions
+    in this order (as `build_workload` makes them).
 
     Raises:
         WorkloadError: the file cannot be written.
@@ -44,7 +44,7 @@ def export(requests: Iterable[Request], path: str | Path) -> None:
 
 
 def _write_lines(requests: list[Request], stream: io.TextIOWrapper) -> None:
-    for start in range(0, len(requests), _ROWS):  # one template for many requests: as fast as a line written by hand
+    for start in range(0, len(requests), _ROWS):  # one template for many requests: as fast as hand-written formatting
         names, columns = [], []
         for field, values, blanks in _said(requests[start : start + _ROWS]):
             key = f',"{field.name}":'.replace("%", "%%")
@@ -68,7 +68,7 @@ def _write_csv(requests: list[Request], stream: io.TextIOWrapper) -> None:
 
 
 def _said(requests: list[Request]) -> Iterator[tuple[Field, list[Any], int]]:
-    """The fields that any of the requests sets, what each says, and how many say nothing."""
+    """The fields that any request sets: (field, its values, how many of them are blank)."""
     for field in FIELDS:
         values = list(map(_OF[field.name], requests))
         if field not in OPTIONAL:
@@ -78,7 +78,7 @@ def _said(requests: list[Request]) -> Iterator[tuple[Field, list[Any], int]]:
 
 
 def _blanks(field: Field, values: list[Any]) -> int:
-    if field.kind == "ids":  # arrays: not to be compared with anything
+    if field.kind == "ids":  # arrays can't be compared with a blank
         return [value is None for value in values].count(True)
     return values.count(DEFAULTS[field.name])
 

@@ -1,4 +1,4 @@
-"""What a request is made of, declared once: readers, `workload.columns`, export and the tables read it here."""
+"""The fields of a request, declared once for readers, `workload.columns`, export and the tables."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Field:
 
     Attributes:
         name: of the attribute, of the column in our own traces, and in `workload.columns`.
-        kind: which rule a value must keep. time: not negative; length: tokens, at least 1; whole: a whole number from
-            `least`; limit: milliseconds above 0; flag: true or false; text; ids: a list of whole numbers.
-        blank: what a row has that says nothing (of a length or a time there is no such row).
+        kind: what a value must be. time: not negative; length: tokens, at least 1; whole: a whole number from `least`;
+            limit: milliseconds above 0; flag: true or false; text; ids: a list of whole numbers.
+        blank: the value of a row that does not set the field (a length or a time is always set).
         least, most: bounds of a whole number or of an id.
         code: array type code of ids.
     """
@@ -38,13 +38,13 @@ class Field:
     code: str = ""
 
     def column(self, count: int) -> Any:
-        """A column of rows that say nothing."""
+        """A column of `count` blanks."""
         if self.kind in ("text", "ids"):
             return [self.blank] * count
         return np.full(count, self.blank)
 
     def values(self, column: Any) -> list[Any]:
-        """A checked column as what requests hold; where it says nothing, what `Request` has by default."""
+        """A checked column as values of requests; a blank becomes the default of `Request`."""
         found: list[Any] = column.tolist() if isinstance(column, np.ndarray) else column
         return [None if math.isnan(value) else value for value in found] if self.kind == "limit" else found
 
@@ -55,7 +55,7 @@ class Field:
         return f"[{','.join([str(int(item)) for item in value])}]" if self.kind == "ids" else json.dumps(value)
 
     def cell(self, value: Any) -> str:
-        """A value of a request as CSV; nothing where there is none."""
+        """A value of a request as CSV; an empty cell for none."""
         if self.kind == "ids":
             return "" if value is None else " ".join([str(int(item)) for item in value])
         if value is None or value == self.blank:

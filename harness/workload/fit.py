@@ -14,7 +14,7 @@ from harness.workload.readers.rows import Rows
 
 @dataclass(slots=True)
 class Fitted:
-    """Rows that fit, and how many were dropped, clipped and scaled for it."""
+    """Rows that fit, and how many were dropped, clipped or scaled."""
 
     rows: Rows
     dropped: int = 0
@@ -23,7 +23,7 @@ class Fitted:
 
 
 def declared_cap(spec: str, rows: Rows, max_model_len: int) -> Integers:
-    """What each client declares as its most output tokens, int64[rows], by `workload.max_tokens`."""
+    """The `max_tokens` that each client declares, int64[rows], by `workload.max_tokens`."""
     word, _, number = spec.partition(":")
     output = rows.output_len
     if word == "fixed":
@@ -42,14 +42,14 @@ def declared_cap(spec: str, rows: Rows, max_model_len: int) -> Integers:
 def fit_rows(rows: Rows, cap: str, max_model_len: int, how: str, where: Callable[[int], str]) -> Fitted:
     """Applies the clients' caps, then `workload.fit` to rows with prompt + output over `max_model_len`.
 
-    `clip` shortens the prompt to what the output leaves and never the output, so a request whose output alone is too
-    long is dropped; `scale` shortens both in proportion. A shortened prompt keeps its beginning, so shared prefixes
+    `clip` shortens the prompt to the room that the output leaves, never the output, so a request whose output alone is
+    too long is dropped; `scale` shortens both in proportion. A shortened prompt keeps its beginning, so shared prefixes
     stay shared.
 
     Raises:
         WorkloadError: `how` is "error" and a row does not fit; the message begins with `where(its line)`.
     """
-    if cap != "model_max":  # that cap is what the prompt leaves, which `how` is about to decide
+    if cap != "model_max":  # that cap is the room the prompt leaves, which `how` is about to decide
         rows.output_len = np.minimum(rows.output_len, declared_cap(cap, rows, max_model_len))
     total = rows.prompt_len + rows.output_len
     long = total > max_model_len
@@ -72,7 +72,7 @@ def fit_rows(rows: Rows, cap: str, max_model_len: int, how: str, where: Callable
         return Fitted(rows.take(~hopeless), dropped=int(hopeless.sum()), clipped=int(clipped.sum()))
     if max_model_len < 2:
         return Fitted(rows.take(~long), dropped=int(long.sum()))
-    # Whole numbers throughout: a float's rounding could leave a sum one token too long.
+    # Integers throughout: rounding of floats could leave a sum one token too long.
     rows.prompt_len = np.where(long, np.maximum(1, rows.prompt_len * max_model_len // total), rows.prompt_len)
     rows.output_len = np.where(long, np.maximum(1, rows.output_len * max_model_len // total), rows.output_len)
     _cut_contents(rows, long)
@@ -80,7 +80,7 @@ def fit_rows(rows: Rows, cap: str, max_model_len: int, how: str, where: Callable
 
 
 def _cut_contents(rows: Rows, changed: np.typing.NDArray[np.bool_]) -> None:
-    """Cuts ids to the new prompt lengths of the rows in the mask."""
+    """Truncates the ids of the rows in the mask to their new prompt lengths."""
     tokens, ids, block = (rows.more.get(name) for name in ("token_ids", "hash_ids", "hash_block"))
     for index in np.flatnonzero(changed).tolist():
         length = int(rows.prompt_len[index])

@@ -1,4 +1,4 @@
-"""Says what a trace file is: `python -m harness inspect FILE [workload.KEY=VALUE ...]`."""
+"""Describes a trace file: `python -m harness inspect FILE [workload.KEY=VALUE ...]`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from harness.workload.readers.clock import offered_rate
 from harness.workload.settings import parse_settings
 
 _SECOND = 1_000_000_000
-_SPIKE = 0.05  # of the rows with one and the same length or time: worth a line
+_SPIKE = 0.05  # share of rows with one and the same length or time from which on it is reported
 
 
 def inspect_file(path: str | Path, console: Console | None = None, keys: Mapping[str, Any] | None = None) -> None:
-    """Prints a trace's format, what was taken for what, rows, span, rate, burstiness, lengths, sharing and oddities.
+    """Prints a trace's format, meaning of columns, rows, span, rate, burstiness, lengths, sharing and oddities.
 
     Faulty rows are left out of the figures and listed by rule.
 
     Args:
-        keys: of the group `workload`, by which the trace is read (columns, time_unit, skip_s ...).
+        keys: keys of the group `workload` that say how to read the trace (columns, time_unit, skip_s ...).
 
     Raises:
         WorkloadError: the file is no trace, or has no valid row; a bad key.
@@ -78,7 +78,7 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
 
 
 def _read_as(trace: Trace) -> str:
-    """Which column was taken for what of a request."""
+    """Which column was read as which field of a request."""
     parts = []
     for column, field in trace.read_as.items():
         what = f"{field} {trace.time_unit}" if field == "arrival" else field
@@ -92,7 +92,7 @@ def _percentiles(values: Integers) -> list[str]:
 
 
 def oddities(trace: Trace) -> list[str]:
-    """What someone who replays the trace should know, one sentence each."""
+    """What to know before replaying the trace, one sentence each."""
     rows, count = trace.rows, len(trace.rows)
     said = [f"{number:,} faulty rows: {rule}" for rule, number in trace.dropped.items()]
     said += [f"the first of them: {trace.first_fault}"] if trace.first_fault else []

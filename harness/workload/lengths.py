@@ -14,22 +14,22 @@ from harness.workload.errors import WorkloadError
 from harness.workload.histograms import HISTOGRAMS
 
 Lengths = npt.NDArray[np.int64]
-_DRAWS = 4096  # drawn at once, always: so a longer trace begins with the shorter one
+_DRAWS = 4096  # drawn at once, whatever the count, so that a longer trace begins with the shorter one
 
 
 class LengthSampler:
     """Whole lengths >= 1 from one spec, drawn from one stream.
 
-    Samples are rounded, and to 1 at least. Those outside [low, cap] are drawn again, never clipped to the bound (a
-    clipped distribution has a spike there), as the static-against-continuous-batching article did.
+    Samples are rounded, to at least 1. Those outside [low, cap] are drawn again, never clipped to the bound (a clipped
+    distribution has a spike there), as in Anyscale's article on static and continuous batching.
 
     Args:
-        spec: as the schema has it; keys that its kind does not use are ignored, so that kinds can be swept.
-        key: where the spec stands, for messages ("workload.prompt").
+        spec: as in the schema; keys that its kind does not use are ignored, so that kinds can be swept.
+        key: the spec's configuration key, for messages ("workload.prompt").
         random: the stream to draw from.
 
     Raises:
-        WorkloadError: a key is missing, or at odds with another; the message names it.
+        WorkloadError: a key is missing, or contradicts another; the message names it.
     """
 
     def __init__(self, spec: Mapping[str, Any], key: str, random: np.random.Generator) -> None:

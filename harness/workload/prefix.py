@@ -1,4 +1,4 @@
-"""How much of a workload's prompts repeats, whatever cache would hold it."""
+"""The share of a workload's prompt tokens that repeat: an upper bound on the hit rate of any prefix cache."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from schedulers.request import Request
 
 
 def unbounded_hit_rate(requests: Iterable[Request]) -> float | None:
-    """Token hit rate of a prefix cache that never evicts, by plain count, for requests served one after another.
+    """Token hit rate of a prefix cache that never evicts, for requests served one after another.
 
-    A token hits when its piece (`hash_block` tokens, or the token itself where there are token ids) and all before it
-    have begun an earlier prompt. Requests without ids share nothing and are misses. None when no request has ids.
+    A token hits if the prompt up to the end of its piece (`hash_block` tokens, or the token itself where there are
+    token ids) is the beginning of an earlier prompt. Requests without ids are misses. None when no request has ids.
     """
     nodes: dict[tuple[int, int], int] = {}
     total = hits = 0

@@ -24,14 +24,14 @@ class Settings:
         name: label of the workload in tables.
         path: a trace to read; None = lengths are drawn from `prompt` and `output`.
         columns: field of a request, or arrival, arrival_s, _ms, _us, _ns → the trace's column that holds it.
-        time_unit: of the trace's times, one of `UNITS`; None = as its format or the column's name says.
-        skip_s: leave out the trace's first so many seconds, in its own time.
-        num_requests: how many requests; None = all of a trace. Does not count when `duration_s` is given.
+        time_unit: of the trace's times, one of `UNITS`; None = from its format or the column's name.
+        skip_s: leave out this many seconds at the trace's beginning, in its own time.
+        num_requests: how many requests; None = all of a trace. Ignored when `duration_s` is given.
         duration_s: requests that arrive before this time, seconds.
         limit: at most this many valid rows, in the file's order.
         prompt, output: length specs, see `LengthSampler`.
-        arrival: see the schema. `auto` is the trace's own times where it has some, else poisson where `rate` is
-            given, else burst.
+        arrival: see the schema. `auto` is the trace's own times if it has any, else poisson if `rate` is given, else
+            burst.
         rate: requests per second; with `trace` the file's times are stretched to this rate.
         cv: coefficient of variation of the gaps of `gamma`.
         concurrency: requests in flight with `closed_loop`.
@@ -44,8 +44,8 @@ class Settings:
             of a benchmark's results.
         n: answers to each request: samples of its prompt, or with `use_beam_search` the beams of a search.
         use_beam_search: see `n`.
-        ttft_slo_ms, tpot_slo_ms, deadline_ms: limits of every request that has no own, see `Request`.
-        shared_prefix: tokens put before every prompt, the same for all.
+        ttft_slo_ms, tpot_slo_ms, deadline_ms: limits of requests without their own, see `Request`.
+        shared_prefix: tokens prepended to every prompt, the same for all.
     """
 
     name: str = "workload"
@@ -89,7 +89,7 @@ class Settings:
 
 
 def parse_settings(config: Mapping[str, Any]) -> Settings:
-    """Checks a configuration (missing keys take their defaults). What a value may be stands in the schema.
+    """Checks a configuration (missing keys take their defaults). The schema defines what a value may be.
 
     Raises:
         WorkloadError: a key is unknown or its value out of range; the message names the key as `workload.KEY`.
@@ -146,7 +146,7 @@ def _check_together(settings: Settings) -> None:
 
 
 def _columns(value: Any) -> dict[str, str]:
-    """`workload.columns`: what may be named, each once."""
+    """Checks `workload.columns`: only known fields, and no column or arrival time twice."""
     if value is None:
         return {}
     named = {str(name): str(column) for name, column in value.items()}

@@ -1,4 +1,4 @@
-"""One seed, many independent random streams, each known by its name and keys."""
+"""One seed, many independent random streams, each identified by its name and keys."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def stream(seed: int, name: str, *keys: int) -> np.random.Generator:
     Args:
         seed: the run's seed, 0 to 2**64 - 1.
         name: what is drawn ("arrivals", "prompt lengths", ...).
-        keys: 64-bit integers that tell members of one family apart (a request id, a layer).
+        keys: 64-bit integers that tell streams of one name apart (a request id, a layer).
 
     Raises:
-        WorkloadError: the seed is no such integer.
+        WorkloadError: the seed is not an integer in that range.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= _MASK:
         raise WorkloadError(f"seed={seed!r}: the seed must be a whole number from 0 to 2**64 - 1")
     label = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
-    # SeedSequence runs the words of its keys together, so (1 + 2**32,) and (1, 1) would be one stream:
-    # every 64-bit number is written as exactly two words.
+    # SeedSequence concatenates the 32-bit words of its keys, so (1 + 2**32,) and (1, 1) would be one stream:
+    # every 64-bit number is therefore written as exactly two words.
     words = [word for key in (label, *keys) for word in (key & 0xFFFFFFFF, key >> 32 & 0xFFFFFFFF)]
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=words)))
 
@@ -38,8 +38,8 @@ def stream(seed: int, name: str, *keys: int) -> np.random.Generator:
 def prompt_tokens(request: Request, vocab_size: int, seed: int) -> npt.NDArray[np.int64]:
     """The prompt's token ids, int64[prompt_len], each in [0, vocab_size).
 
-    They are the request's own `token_ids` (modulo the vocabulary, so that equal stays equal), else drawn from
-    (seed, hash id, position in the piece), so that equal hash ids are equal tokens in every request, else from
+    They are the request's own `token_ids` (modulo the vocabulary size, so equal ids stay equal); else drawn from
+    (seed, hash id, position in the piece), so equal hash ids are equal tokens in every request; else drawn from
     (seed, request id, position). Nothing is stored: the same arguments always give the same tokens.
 
     Raises:
@@ -64,12 +64,12 @@ def _draw(key: np.uint64, ids: npt.NDArray[np.uint64], count: int, vocab_size: i
     """`count` tokens for each id: a counter-based generator (SplitMix64), so all of them in a few array operations."""
     start = _mix(ids ^ key)
     bits = _mix(start[:, None] + _GOLDEN * np.arange(1, count + 1, dtype=np.uint64))
-    # The upper 32 bits, scaled: multiply and shift is cheaper than a modulo and as even for any real vocabulary.
+    # The upper 32 bits, scaled: multiply and shift is cheaper than a modulo and as uniform for any real vocabulary.
     return ((bits >> np.uint64(32)) * np.uint64(vocab_size) >> np.uint64(32)).astype(np.int64).ravel()
 
 
 def _mix(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64's finalizer: a bijection of 64 bits, so distinct ids never become one."""
+    """SplitMix64's finalizer: a bijection of 64 bits, so distinct ids stay distinct."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))

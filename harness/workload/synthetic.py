@@ -25,11 +25,11 @@ class Drawn:
 def draw_rows(settings: Settings, count: int, max_model_len: int, seed: int) -> Drawn:
     """`count` rows with independent prompt and output lengths.
 
-    With fit=drop a pair that does not fit is drawn again, both lengths together, so what remains is the joint
-    distribution given that it fits. The first n rows are the same whatever the count.
+    With fit=drop a pair that does not fit is drawn again, both lengths together, so the result is the joint
+    distribution conditioned on fitting. The first n rows are the same whatever the count.
 
     Raises:
-        WorkloadError: a bad spec, or hardly a pair fits.
+        WorkloadError: a bad spec, or almost no pair fits.
     """
     prompts = LengthSampler(settings.prompt, "workload.prompt", stream(seed, "prompt lengths"))
     outputs = LengthSampler(settings.output, "workload.output", stream(seed, "output lengths"))

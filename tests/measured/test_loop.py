@@ -19,7 +19,7 @@ from tests.measured.made_up import CONFIG, write_tables
 @pytest.fixture(scope="module")
 def costs(tmp_path_factory: pytest.TempPathFactory) -> Costs:
     folder = write_tables(tmp_path_factory.mktemp("tables"), ("vllm",))
-    machine = Machine(1.2, 0.3, 0.1, 0.0)
+    machine = Machine(host_ms=0.3, eager_kernel_us=0.1)
     return compose(Model.of(CONFIG), Tables(folder, "made_up", "vllm"), Parallel(), Precision(), machine)
 
 
@@ -37,7 +37,7 @@ def lengths(isl: int, osl: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 ])  # fmt: skip
 def test_it_is_the_schedulers_own(costs: Costs, kind: int, clients: int, isl: int, budget: int, ahead: int,
                                   client: float) -> None:  # fmt: skip
-    loop = Loop(kind, budget, clients, ahead, client=client, clients=clients)
+    loop = Loop(kind, budget, clients, ahead, client=client, tokenize=client / 2048, clients=clients)
     prompts, outputs = lengths(isl, 40, 6 * clients)
     (*quick,) = serve(loop, costs, prompts, outputs)
     *exact, preemptions = serve_exactly(loop, costs, prompts, outputs)
@@ -85,6 +85,16 @@ def test_arrivals_are_looked_for_now_and_then(costs: Costs) -> None:
     loop = Loop(PROMPTS_FIRST, 4096, 8, 1, clients=2)
     soon, late = (serve(loop._replace(poll_steps=polls), costs, prompts, outputs)[1][2] for polls in (0, 30))
     assert late > soon + 5 * step_ns(costs, 1, 90.0, 0, 0, 0, 0.0)
+
+
+def test_prompts_are_tokenized_one_after_the_other(costs: Costs) -> None:
+    """A second of it for each of two at once, then for the third when the first is over."""
+    prompts, outputs = np.full(3, 1000), np.array([2, 50, 2])
+    sent, first, last = serve(Loop(CHUNKED, 2048, 8, 1, tokenize=1e6, clients=2), costs, prompts, outputs)
+    alone = step_ns(costs, 0, 0.0, 1, 1000, 1000, 1000**2 / 2)
+    assert (first - sent)[:2] == pytest.approx(1e9 * np.array([1, 2]) + alone, rel=1e-3)
+    assert sent[2] == last[0]
+    assert first[2] == pytest.approx(3e9 + alone, rel=1e-2)  # begun when the second is done
 
 
 def test_prompts_wait_until_every_engine_has_some(costs: Costs) -> None:

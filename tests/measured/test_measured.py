@@ -52,11 +52,21 @@ def test_a_row_is_refused_with_its_reason(folder: Path) -> None:
     plain = rows(1).to_dict("records")[0]
     for change, said in (({"system": "made_off"}, "no tables of made_off"),
                          ({"model_path": "made/Down"}, "no config.json"),
-                         ({"pp_size": 2}, "pipeline stages"), ({"gemm_quant_mode": "fp8"}, "has bfloat16, not fp8"),
+                         ({"pp_size": 2}, "pipeline stages"), ({"backend": ""}, "one of vllm, sglang, trtllm"),
+                         ({"isl": 1023.5}, "no whole number"), ({"gemm_quant_mode": "fp8"}, "has bfloat16, not fp8"),
                          ({"tp_size": 8, "moe_tp_size": 8}, "attention of 1 heads")):  # fmt: skip
         told = predict_row(predictor, 0, plain | change)
         assert said in told["refused"]
         assert told["predicted_ttft_ms"] is None
+
+
+def test_the_shortest_rows_are_predicted(folder: Path) -> None:
+    """One token in, one out: a first token and nothing else."""
+    plain = rows(1).to_dict("records")[0]
+    told = predict_row(Predictor(folder, folder / "models"), 0, plain | {"isl": "1.0", "osl": 1})
+    assert told["refused"] == ""
+    assert told["predicted_ttft_ms"] > 0
+    assert told["tpot_error_pct"] is None or told["tpot_error_pct"] != told["tpot_error_pct"]
 
 
 def test_a_run_that_takes_more_than_the_gpu_has_is_named(folder: Path) -> None:

@@ -1,8 +1,7 @@
 """Figures that belong to one experiment: a module each, named by the configuration's key `figure`.
 
-A module draws (`draw`), may put published numbers beside ours (`published`), and says what explains the differences
-(`why`); it may write `files` of its own. What is drawn comes from the sweep's
-folders, what is published from `harness/published`.
+A module draws (`draw`), may compare published numbers with ours (`published`), and explains the differences (`why`); it
+may write `files` of its own. Our numbers come from the sweep's folders, published ones from `harness/published`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ NAMES = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
 
 
 class Pair(NamedTuple):
-    """A published number and ours, in the same unit; None where ours was not measured."""
+    """A published number and ours, in the same unit; None if ours was not measured."""
 
     quantity: str
     unit: str
@@ -37,7 +36,7 @@ class Pair(NamedTuple):
 
 
 class Module(Protocol):
-    """What the module of a figure offers."""
+    """The interface of a figure's module."""
 
     def draw(self, sweep: Sweep) -> Figure | None:
         """The figure; None when there is nothing to draw."""
@@ -46,7 +45,7 @@ class Module(Protocol):
         """Published numbers beside ours."""
 
     def why(self, sweep: Sweep) -> list[str]:
-        """What was done as published, what was not, and what explains the differences."""
+        """What follows the publication, what does not, and what explains the differences."""
 
 
 def load(name: str) -> Module:
@@ -58,17 +57,17 @@ def load(name: str) -> Module:
 
 
 def table(pairs: Iterable[Pair]) -> pd.DataFrame:
-    """`published.csv`: the pairs and, per pair, the relative error in percent (empty where it means nothing)."""
+    """`published.csv`: the pairs and, per pair, the relative error in percent (empty where it is meaningless)."""
     rows = pd.DataFrame(list(pairs), columns=Pair._fields)
     ours, published = rows["ours"].astype("float64"), rows["published"].astype("float64")
     return rows.assign(ours=ours, error_pct=(100 * (ours / published - 1)).where(published != 0))
 
 
-MOST = 15  # rows of a quantity in the report; more are summed up
+MOST = 15  # rows of a quantity in the report; more are summarized
 
 
 def section(rows: pd.DataFrame, reasons: list[str]) -> str:
-    """Markdown to stand under the figure: the pairs and the explanations; many pairs become a sentence."""
+    """Markdown for below the figure: the pairs and the explanations; many pairs are summarized in a sentence."""
     lines, sums = ["", "# Beside the published numbers" if len(rows) else "# About this figure", ""], list[str]()
     if len(rows):
         lines += ["| quantity | at | system | published | ours | error |", "|---|---|---|---|---|---|"]

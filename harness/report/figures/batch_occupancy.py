@@ -1,4 +1,4 @@
-"""Fig. 13 of the PagedAttention paper: how many requests are in the batch, the paper's bars beside."""
+"""Fig. 13 of the PagedAttention paper: the number of requests in the batch, beside the paper's bars."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ THEIRS = "#9a9a9a"
 
 
 def measure(row: dict[str, Any]) -> str:
-    """What counts as the batch of a row: while requests waited for memory, or over the run where none did."""
+    """The metric for a row's batch: its mean while requests waited for memory, or over the run if none did."""
     full = row["saturated_mean_batch_size"]
     return "saturated_mean_batch_size" if full == full else "mean_batch_size"
 
@@ -59,7 +59,7 @@ def draw(sweep: Sweep) -> Figure | None:
 
 
 def published(sweep: Sweep) -> Iterator[Pair]:
-    """Every printed bar."""
+    """Every bar that the paper prints."""
     for row in records(sweep.done):
         theirs = load("fig13")["values"].get(row["workload"], {})
         if row["system"] in theirs:
@@ -98,7 +98,7 @@ def _arrivals(row: dict[str, Any]) -> str:
 
 
 def _title(done: pd.DataFrame) -> str:
-    """How many times the requests of Orca (Oracle) vLLM has in its batch, by workload."""
+    """The ratio of vLLM's batch to Orca (Oracle)'s, by workload."""
     found = []
     for workload, rows in done.groupby("workload", sort=False):
         batches = {row["system"]: batch(row) for row in records(rows)}

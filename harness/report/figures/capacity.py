@@ -1,4 +1,4 @@
-"""The capacity of each system as a bar, and how near it comes to the ideal."""
+"""The capacity of each system as a bar, and how close it comes to the ideal."""
 
 from __future__ import annotations
 

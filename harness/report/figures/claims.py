@@ -1,4 +1,4 @@
-"""The claims as a table: what is said, what was published, what is measured here, and the verdict."""
+"""The claims as a table: the claim, the published value, ours, and the verdict."""
 
 from __future__ import annotations
 

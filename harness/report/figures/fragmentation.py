@@ -1,4 +1,4 @@
-"""Free slots that lie in pieces: a picture of the pool over time for each strategy, and what each costs."""
+"""Fragmented free slots: a picture of the pool over time for each strategy, and the cost of each."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ STRATEGIES = {
     "rebuild": "take everybody's slots and compute all again",
     "page": "no request needs slots side by side",
 }
-PALE = 0.72  # how far towards white a slot is drawn that is held and empty
+PALE = 0.72  # how far towards white the colour of a held, empty slot is
 BINS = 600
 NAMES = "ABCDEFGH"
 
 
 def strategy(row: dict[str, Any]) -> str:
-    """What a system does about holes."""
+    """How a system deals with holes."""
     if row["scheduler"] == "rebuild":
         return "rebuild"
     if "growing" in row["allocator"]:
@@ -47,7 +47,7 @@ def strategy(row: dict[str, Any]) -> str:
 
 
 def costs(sweep: Sweep) -> pd.DataFrame:
-    """One row for each case and system: what `strategies.csv` says."""
+    """The rows of `strategies.csv`: one for each case and system."""
     rows = []
     for row in records(sweep.done):
         folder = sweep.folder / row["dirs"][0]
@@ -120,7 +120,7 @@ def why(sweep: Sweep) -> list[str]:
 
 
 def _title(told: pd.DataFrame) -> str:
-    """What waiting, moving and paging cost in the first case."""
+    """The costs of waiting, moving and paging in the first case."""
     first = told[told["case"] == told["case"].iloc[0]].drop_duplicates("strategy").set_index("strategy")
     texts = {
         "wait": "waiting for a hole takes {longest_wait_s:.1f} s",
@@ -133,7 +133,7 @@ def _title(told: pd.DataFrame) -> str:
 
 
 def _pool(ax: Axes, sweep: Sweep, row: dict[str, Any]) -> int:
-    """The slots of a job over time; how many requests it had."""
+    """Draw the slots of a job over time. Returns how many requests it had."""
     job = row["dirs"][0]
     runs, moves = pd.read_parquet(sweep.folder / job / FILE), pd.read_csv(sweep.folder / job / "moves.csv")
     runs = runs[runs["request"] >= 0]

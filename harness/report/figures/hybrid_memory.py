@@ -25,7 +25,7 @@ WHO = {
 
 
 def draw(sweep: Sweep) -> Figure | None:
-    """For each model a bar an allocator: its pool while requests wait, and the requests that it holds."""
+    """For each model a bar per allocator: its pool while requests wait, and the requests that it holds."""
     done = sweep.done[sweep.done["saturated_kv_used_pct"].notna()]
     if done.empty:
         return None
@@ -61,7 +61,7 @@ def published(sweep: Sweep) -> Iterator[Pair]:
 
 
 def why(sweep: Sweep) -> list[str]:
-    """What the columns mean, and what is published of other set-ups."""
+    """What the columns mean, and what was published about other set-ups."""
     return [
         "The pool is the same number of bytes for every allocator. `paged` keeps every token in every layer, as an "
         "engine does whose hybrid manager is off; what its windows no longer read is “outside every window”. States "
@@ -76,7 +76,7 @@ def why(sweep: Sweep) -> list[str]:
 
 
 def _told(sweep: Sweep) -> str:
-    """Ours beside that, in words."""
+    """Our gain of Jenga's pages, as a sentence."""
     done = sweep.done
     told = []
     for model in dict.fromkeys(done["model"]):

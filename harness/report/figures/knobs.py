@@ -1,4 +1,4 @@
-"""What three knobs of a server do: how many sequences, how much memory, and whether prefixes are kept."""
+"""The effect of three knobs of a server: `max_num_seqs`, the pool's share of memory, and prefix caching."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def published(sweep: Sweep) -> Iterator[Pair]:
 
 
 def why(sweep: Sweep) -> list[str]:
-    """What the grid depends on."""
+    """What the best point depends on."""
     return [
         "The best point belongs to this trace, model and device: conversations that repeat their history favour "
         "prefix caching, and a GPU whose pool is small favours memory over sequences.",

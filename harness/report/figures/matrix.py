@@ -1,4 +1,4 @@
-"""Every allocator with every scheduler as a grid: what each pair reaches, and how much of the pool it uses."""
+"""Every allocator with every scheduler as a grid: each pair's throughput, pool usage and recomputed tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The static-against-continuous article: throughput against how much the lengths of the answers vary."""
+"""Anyscale's article on static and continuous batching: throughput over the variance of answer lengths."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def published(sweep: Sweep) -> Iterator[Pair]:
 
 
 def why(sweep: Sweep) -> list[str]:
-    """What the factors are made of."""
+    """What the factors consist of."""
     return [
         "The article's tokens per second are its factors times the only rate it prints, 81 tokens/s for naive static "
         "batching at the longest cap; its tables are pictures.",

@@ -25,7 +25,7 @@ def why(sweep: Sweep) -> list[str]:
     """What is counted, and what explains the differences."""
     return [
         *WHY,
-        "With two samples rates are a seventh to a quarter higher than the paper's: what a request cost the server of "
+        "With two samples rates are a tenth to a quarter higher than the paper's: what a request cost the server of "
         "that time beside its tokens is not known; with more samples to each it matters less.",
         "All samples of a prompt are as long as its answer in the trace. Only full blocks of the prompt stay shared: a "
         "sample copies the last one before it writes there.",

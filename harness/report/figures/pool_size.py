@@ -1,4 +1,4 @@
-"""What an engine prints of its KV pool when it starts, beside what a workload really has in it."""
+"""The size of the KV pool that an engine prints at start-up, beside the tokens that a workload has in it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def why(sweep: Sweep) -> list[str]:
 
 
 def _rows(sweep: Sweep) -> list[dict[str, Any]]:
-    """A row for each model that was full for a while, with its mean tokens in the pool."""
+    """A row for each model whose pool was full at some time, with its mean tokens in the pool."""
     if "printed_kv_tokens" not in sweep.done:
         return []
     rows = []
@@ -84,7 +84,7 @@ def _rows(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def _tokens(sweep: Sweep, job: str) -> float:
-    """Tokens of running requests in a job's pool: mean over the time in which somebody was refused memory."""
+    """Tokens of running requests in a job's pool: mean over the time in which a request was refused memory."""
     steps = pd.read_csv(sweep.folder / job / "steps.csv", usecols=["start_s", "context_tokens", "waiting",
                                                                    "head_blocked"])  # fmt: skip
     full = np.flatnonzero(steps["head_blocked"].to_numpy() > 0)

@@ -1,4 +1,4 @@
-"""How much of the prompts a cache of prefixes spares, and what that is worth, against the size of the pool."""
+"""Prefix caching over the size of the pool: hit rate, time to the first token and throughput."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def published(sweep: Sweep) -> Iterator[Pair]:
 
 
 def why(sweep: Sweep) -> list[str]:
-    """What the rates depend on."""
+    """What the hit rates depend on."""
     return [
         "A hash id says nothing of single tokens: two prompts that differ within a piece share none of it, so the "
         "radix tree gains over blocks only at the end of a prompt, in its last piece and its last block.",

@@ -1,4 +1,4 @@
-"""What policies of admission and order do with one trace: throughput, first tokens, stalls, waits, preemptions."""
+"""Policies of admission and order on one trace: throughput, first tokens, stalls, waits, preemptions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def draw(sweep: Sweep) -> Figure | None:
 
 
 def names(done: pd.DataFrame) -> pd.Series:
-    """The schedulers, as they are called where the allocator is one and the same."""
+    """The names of the schedulers, without the allocator if it is the same for all."""
     return done["scheduler"].astype(str).str.replace("_", " ")
 
 
@@ -75,7 +75,7 @@ def published(sweep: Sweep) -> Iterator[Pair]:
 
 
 def why(sweep: Sweep) -> list[str]:
-    """What sets the policies apart, and what the comparison leaves out."""
+    """How the policies differ, and what the comparison leaves out."""
     return [
         "guaranteed no evict counts what clients declared (max_tokens) for all that run, and never preempts; "
         "max utilization keeps nothing free and pauses whoever came last, as vllm v1 does, so they differ little; past "
@@ -90,7 +90,7 @@ def why(sweep: Sweep) -> list[str]:
 
 
 def _title(done: pd.DataFrame) -> str:
-    """The best at the highest rate, in the two things that are at odds."""
+    """The best schedulers at the highest rate, by throughput and by first tokens."""
     top = done[done[RATE] == done[RATE].max()]
     fastest = records(top.nlargest(1, "output_throughput"))[0]
     soonest = records(top.nsmallest(1, "ttft_p99_ms"))[0]

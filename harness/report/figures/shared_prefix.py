@@ -1,4 +1,4 @@
-"""Fig. 16 of the PagedAttention paper: prompts that begin alike, whose beginning is stored and computed once."""
+"""Fig. 16 of the PagedAttention paper: prompts with a common prefix that is stored and computed once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def draw(sweep: Sweep) -> Figure | None:
 
 
 def gains(done: pd.DataFrame) -> pd.DataFrame:
-    """Capacity of vLLM over Orca (Oracle)'s: a row for each prefix, a column for the lengths, short ones first.
+    """Capacity of vLLM over Orca (Oracle)'s: a row for each prefix, a column for each set of lengths, short ones first.
 
     NaN where one of the two is missing.
     """
@@ -62,7 +62,7 @@ def gains(done: pd.DataFrame) -> pd.DataFrame:
 
 
 def published(sweep: Sweep) -> Iterator[Pair]:
-    """Capacities and ratios at the lengths shown; those of the curves, and of the text."""
+    """Capacities and ratios at the lengths shown, beside the paper's curves and text."""
     done = _searched(sweep)
     if done.empty:
         return
@@ -99,7 +99,7 @@ def _searched(sweep: Sweep) -> pd.DataFrame:
 
 
 def _gain(ratios: pd.DataFrame, prefix: object) -> float:
-    """At the lengths shown, or at the only ones."""
+    """The gain at the lengths shown, or at the only ones."""
     column = SHOWN if SHOWN in ratios else ratios.columns[0]
     return float(ratios[column].to_dict()[prefix])
 

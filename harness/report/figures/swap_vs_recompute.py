@@ -1,4 +1,4 @@
-"""Fig. 19 of the PagedAttention paper: swap a preempted sequence to the host, or compute it again."""
+"""Fig. 19 of the PagedAttention paper: swapping a preempted sequence to the host, or recomputing it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHERS = 30  # sequences in the step that a recomputed prompt joins
 
 
 def draw(sweep: Sweep) -> Figure | None:
-    """Times of the moves, and latencies by rate, all by block size; None without a sweep of block sizes."""
+    """Times to swap and to recompute, and latencies by rate, over block size; None without a sweep of block sizes."""
     done = _swept(sweep)
     if done.empty:
         return None
@@ -60,12 +60,12 @@ def draw(sweep: Sweep) -> Figure | None:
 
 
 def times_of(cfg: DictConfig) -> dict[str, dict[int, float]]:
-    """Milliseconds by block size, of a sequence of `cfg.swap_tokens`: out and in again, or computed again.
+    """Milliseconds by block size for a sequence of `cfg.swap_tokens`: swapped out and in, or recomputed.
 
-    Both are what they add to a step: a prompt is computed along with the next tokens of others.
+    Both are the time added to a step: a prompt is computed along with the next tokens of other sequences.
 
     Raises:
-        KeyError, AttributeError: the device has no costs of moves or no step times by batch.
+        KeyError, AttributeError: the device has no costs of copies or no step times by batch.
     """
     device = SimulatedDevice(cfg)
     tokens, costs = int(cfg.swap_tokens), device.moves
@@ -81,7 +81,7 @@ def times_of(cfg: DictConfig) -> dict[str, dict[int, float]]:
 
 
 def crossing(falling: dict[int, float], flat: dict[int, float]) -> float:
-    """The block size from which on the first is below the second, on a straight line between sizes (all in logs)."""
+    """The block size from which on the first is below the second, interpolated linearly in logarithms."""
     for low, high in pairwise(sorted(falling)):
         above, below = (float(np.log(falling[size] / flat[size])) for size in (low, high))
         if above > 0 >= below:

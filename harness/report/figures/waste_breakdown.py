@@ -1,4 +1,4 @@
-"""Fig. 2 of the PagedAttention paper: what the KV cache memory holds, in its four buckets, the paper's bars beside."""
+"""Fig. 2 of the PagedAttention paper: what the KV cache memory holds, in four buckets, beside the paper's bars."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXTERNAL = "#b9b3ad"
 def buckets(row: dict[str, Any]) -> list[float]:
     """Our books in the paper's four buckets, % of the pool, while requests waited for memory.
 
-    What rounds a size up is external fragmentation where it is buddy's power of two, and internal in a last block.
+    Rounding counts as external fragmentation in a buddy system (powers of two), as internal in a last block.
     """
     share = {name: row[f"saturated_kv_{name}_pct"] for name in ("used", "reserved", "over_reserved", "rounding")}
     internal = share["over_reserved"] + (share["rounding"] if row["allocator"] == "paged" else 0.0)

@@ -1,4 +1,4 @@
-"""`report.html`: one self-contained page for a sweep or a run, with the pool itself to look at."""
+"""`report.html`: one self-contained page for a sweep or a run, with a map of the pool over time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness.report.sweep import Sweep
 
 HERE = Path(__file__).parent
-MOST = 24  # systems whose pools and timelines are on the page
+MOST = 24  # systems with a memory map and a timeline on the page
 NIGHT = {"used": "#3b9fe0", "reserved": "#2b5a78", "fragmented": "#6f7680", "short": "#4d535b", "free": "#262a30"}
 PHASE_COLORS = {"waiting": "#c4c7cc", "prefill": "#E69F00", "decode": "#0072B2", "preempted": "#D55E00",
                 "swapped": "#CC79A7", "idle": "#8a8d91"}  # fmt: skip
@@ -38,12 +38,12 @@ def write_page(sweep: Sweep, *, findings: Sequence[str], notes: Sequence[str], f
     """Write `report.html` into the sweep's folder.
 
     Args:
-        findings, notes: what was found, and what to keep in mind.
+        findings, notes: the findings, and what to keep in mind.
         figures: PNGs; those that the page draws itself are left out.
-        pairs: published numbers beside ours, as `harness.report.figures.table` makes them; `why` explains them.
+        pairs: published numbers beside ours, as returned by `harness.report.figures.table`; `why` explains them.
 
     Returns:
-        The page.
+        The path of the page.
     """
     from jinja2 import Environment, FileSystemLoader
     from markupsafe import Markup
@@ -114,20 +114,20 @@ def _phases() -> dict[str, tuple[str, str]]:
 
 
 def _headed(headers: Sequence[str], meanings: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(header in one line, what it is)."""
+    """(header in one line, its definition)."""
     names = [one_line(header) for header in headers]
     return [(name, meanings.get(name, "")) for name in names]
 
 
 def _numbers(sweep: Sweep) -> list[tuple[str, str, str]]:
-    """All that was measured, where there is one run alone."""
+    """Everything that was measured, if there is only one run."""
     from harness.report.one_run import lines
 
     return list(lines(records(sweep.groups)[0])) if len(sweep.table) == 1 and len(sweep.done) else []
 
 
 def _row(cells: Sequence[str], color: str) -> dict[str, Any]:
-    """Cells of a table, a line for the mean, its interval and its spread, with what they are sorted by."""
+    """Cells of a table row, a line each for the mean, its interval and its spread, with the values to sort by."""
 
     def value(text: str) -> str:
         plain = text.replace(",", "").replace("×", "").split()[0]
@@ -143,7 +143,7 @@ def _row(cells: Sequence[str], color: str) -> dict[str, Any]:
 
 
 def _books(sweep: Sweep) -> str:
-    """The books of this run: what each column means, and how much of each system's pool it was."""
+    """The books: what each column means, and its share of each system's pool."""
     from markupsafe import escape
 
     done = records(sweep.inside.head(8))
@@ -201,7 +201,7 @@ def _details(sweep: Sweep) -> list[tuple[str, str]]:
 
 
 def _json(data: dict[str, Any]) -> str:
-    """JSON that may stand inside a `script` element."""
+    """JSON that is safe inside a `script` element."""
     return json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
 
 

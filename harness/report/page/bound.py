@@ -1,4 +1,4 @@
-"""What bound a run, interval by interval: why no more requests were in the batch."""
+"""What limited a run, interval by interval: why no more requests were in the batch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def cause_of(steps: pd.DataFrame, max_num_seqs: int, max_num_batched_tokens: int
 
 def bound_over_time(path: Path, max_num_seqs: int, max_num_batched_tokens: int, bins: int = 200
                     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """(edges in s ``[bins + 1]``, share of each bin's time that each cause bound it ``[bins, len(CAUSES)]``).
+    """(edges in s ``[bins + 1]``, share of each bin's time in which each cause was the limit ``[bins, len(CAUSES)]``).
 
     Args:
         path: a `steps.csv`.

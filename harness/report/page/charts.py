@@ -1,4 +1,4 @@
-"""The charts of a report page: plotly figures of the tables that the PNGs are drawn from."""
+"""The charts of a report page: plotly figures of the same tables as the PNGs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.report.repeats import INSIGNIFICANT
 from harness.report.style import COLUMNS, with_half
 from harness.report.sweep import Sweep
 
-MOST = 24  # systems in a chart; more bars or lines than this can't be told apart
+MOST = 24  # systems in a chart; more bars or lines can't be told apart
 POINTS = 300  # of a curve
 CAUSE_COLORS = dict(zip(CAUSES, ("#D55E00", "#CC79A7", "#E69F00", "#8C6D31", "#0072B2", "#bbbbbb"), strict=True))
 DASHES = {"-": "solid"} | {dash: ",".join(f"{2 * part:g}px" for part in dash[1]) for dash, _ in LINES if dash != "-"}
@@ -29,7 +29,7 @@ LATENCIES = (("ttft_ms", "time to first token, s", 1e3), ("tpot_ms", "time per f
 
 
 class Chart(NamedTuple):
-    """One chart of the page: an id, a headline, what it shows, and the figure."""
+    """One chart of the page: its id, headline, description and figure."""
 
     name: str
     title: str
@@ -56,7 +56,7 @@ def charts(sweep: Sweep) -> Iterator[Chart]:
 
 
 def first_repeat(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What is said of a picture of one run where there are several."""
+    """A sentence for pictures of a single run, if there are repeats."""
     return " The first repeat of each system." if any(row["repeats"] > 1 for row in rows) else ""
 
 
@@ -96,7 +96,7 @@ def _throughput(sweep: Sweep, rows: list[dict[str, Any]], looks: dict[str, Look]
 
 
 def _interval(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
-    """Error bars: the 95 % interval of each row's mean over repeats, of the metric that is named for it."""
+    """Error bars: the 95 % interval of each row's mean over repeats, for the metric named for that row."""
     halves = [row.get(f"{name}_high", np.nan) - row[name] for row, name in zip(rows, names, strict=True)]
     return {"type": "data", "array": [None if pd.isna(half) else half for half in halves], "thickness": 1.3}
 
@@ -223,7 +223,7 @@ def _bound(sweep: Sweep, rows: list[dict[str, Any]]) -> Chart:
 
 
 def _layout(height: int, x: str = "", **more: Any) -> dict[str, Any]:
-    """What all charts share; colours of text and grid are the page's, which may be light or dark."""
+    """The common layout of all charts; the page, light or dark, sets the colours of text and grid."""
     return {
         "height": height, "margin": {"l": 10, "r": 60, "t": 40, "b": 45}, "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)", "font": {"family": "system-ui, sans-serif", "size": 13},

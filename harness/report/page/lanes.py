@@ -1,4 +1,4 @@
-"""The batch timeline: what each request did when."""
+"""The batch timeline: the phases of each request over time."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ COLUMNS = ["status", "id", "arrival_s", "first_scheduled_s", "first_token_s", "l
 
 
 def lanes(folder: Path) -> dict[str, Any] | None:
-    """The first requests of a job in the order in which they were scheduled; None when none was.
+    """The first requests of a job in the order in which they were scheduled; None if none was.
 
     Returns:
-        `requests`: their ids, one row each; `facts`: what to say of each; `spans`: (row, phase, start s, end s);
-        `of`: requests that were scheduled in all.
+        `requests`: their ids, one row each; `facts`: a text for each; `spans`: (row, phase, start s, end s); `of`: how
+        many requests were scheduled in all.
     """
     table = pd.read_csv(folder / "requests.csv", usecols=COLUMNS)
     table = table[table["first_scheduled_s"].notna()].sort_values(["first_scheduled_s", "id"])
@@ -62,7 +62,7 @@ def lanes(folder: Path) -> dict[str, Any] | None:
 
 
 def _away(folder: Path, rows: dict[int, int]) -> dict[int, list[tuple[str, float, float]]]:
-    """By row, when a request held no slots though it had been scheduled: (event, start, end)."""
+    """By row, the spans in which a request held no slots after it was first scheduled: (event, start, end)."""
     path = folder / "events.csv"
     if not path.exists():
         return {}
@@ -83,7 +83,7 @@ def _away(folder: Path, rows: dict[int, int]) -> dict[int, list[tuple[str, float
 
 
 def _held_after(folder: Path, rows: dict[int, int]) -> dict[int, float]:
-    """By row, the first moment at which a finished request, which had held its slots, holds them no longer."""
+    """By row, the first moment at which a finished request that kept its slots has given them back."""
     if not (folder / FILE).exists():
         return {}
     runs = pd.read_parquet(folder / FILE, columns=["start_s", "request", "kind"])
@@ -95,7 +95,7 @@ def _held_after(folder: Path, rows: dict[int, int]) -> dict[int, float]:
 
 
 def _without(start: float, stop: float, gone: list[tuple[str, float, float]]) -> list[tuple[float, float]]:
-    """What is left of a span when those in which it was away are taken out."""
+    """A span without the parts in `gone`."""
     pieces, at = [], start
     for _, left, right in sorted(gone, key=lambda span: span[1]):
         if right <= at or left >= stop:

@@ -1,4 +1,4 @@
-"""The memory map as a picture: what lies in each part of the pool at each moment, small enough for a page."""
+"""The memory map as a picture, small enough for a page: the content of each part of the pool at each moment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pandas as pd
 
 from harness.metrics.memory_map import FILE, KINDS
 
-CELLS = 1024  # parts of the pool that are told apart; in a larger pool a part shows its middle slot
+CELLS = 1024  # parts of the pool that are shown; in a larger pool each shows its middle slot
 NOBODY = 0xFFFF
 
 
@@ -24,10 +24,10 @@ def pool_map(folder: Path, capacity: int, end_s: float) -> dict[str, Any] | None
         end_s: when the run ended.
 
     Returns:
-        `times`: when each of T moments begins (s), and the end; `seen`: kinds that occur; `cells`: C, parts of the
-        pool; `slots`: slots in one, or `bytes`; `kinds`, `requests`: ``[T, C]`` uint8 and uint16 (little endian),
-        deflated, base64: index of `KINDS`, and the request's id modulo 65,535 (65,535 = nobody's). A slot that several
-        sequences share is drawn as one's of them.
+        `times`: start of each of T moments (s), and the end; `seen`: kinds that occur; `cells`: C, the number of parts;
+        `slots`: slots of a part, or `bytes`; `kinds`, `requests`: ``[T, C]`` uint8 and uint16 (little endian),
+        deflated, base64: index of `KINDS`, and the request's id modulo 65,535 (65,535 = of no request). A slot that
+        several sequences share is drawn for one of them.
     """
     if not (folder / FILE).exists():
         return None
@@ -42,7 +42,7 @@ def pool_map(folder: Path, capacity: int, end_s: float) -> dict[str, Any] | None
         "cells": cells,
         "slots": capacity / cells,
         "capacity": capacity,
-        "bytes": runs["first"].dtype == np.int64,  # a pool that layers share which keep different tokens
+        "bytes": runs["first"].dtype == np.int64,  # a pool shared by layers that keep different tokens
         "seen": sorted({int(kind) for kind in np.unique(kinds)}),
         "kinds": _packed(kinds),
         "requests": _packed(requests.astype("<u2")),
@@ -51,15 +51,15 @@ def pool_map(folder: Path, capacity: int, end_s: float) -> dict[str, Any] | None
 
 def _raster(runs: pd.DataFrame, moment: np.ndarray, moments: int, capacity: int,
             cells: int) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """(kinds, requests), both ``[moments, cells]``: what lies at the middle slot of each cell."""
+    """(kinds, requests), both ``[moments, cells]``: the content of the middle slot of each cell."""
     kind, request = runs["kind"].cat.codes.to_numpy(), runs["request"].to_numpy()
     first, slots = runs["first"].to_numpy(), runs["slots"].to_numpy()
     free = np.full(moments, KINDS.index("free"))
-    told = first < 0  # the row that says what free slots are at that moment
+    told = first < 0  # rows that give the kind of all free slots at a moment
     free[moment[told]] = kind[told]
     kinds = np.repeat(free.astype(np.uint8)[:, None], cells, axis=1)
     requests = np.full((moments, cells), NOBODY, dtype=np.uint16)
-    # Cell c shows slot floor((c + 1/2) * capacity / cells): those of a run are the cells from `low` to `high` - 1.
+    # Cell c shows slot floor((c + 1/2) * capacity / cells), so a run covers the cells from `low` to `high` - 1.
     low = np.ceil(first * cells / capacity - 0.5).astype(np.int64)
     high = np.ceil((first + slots) * cells / capacity - 0.5).astype(np.int64)
     length = np.where(told, 0, np.maximum(high - low, 0))

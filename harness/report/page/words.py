@@ -1,4 +1,4 @@
-"""What a page says in sentences: the question, the answer, and the command that makes it again."""
+"""The sentences of a page: the question, the answer, and the command that reproduces it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ASKED = "What does it cost the server?"
 
 
 def command_of(folder: Path) -> str:
-    """The command line that makes a sweep, or a job, again."""
+    """The command line that reproduces a sweep or a job."""
     words = _words(folder)
     return shlex.join(["python", "-m", "harness", *words]) if words is not None else ""
 
 
 def question_of(sweep: Sweep) -> str:
-    """The question that the experiment asks; of any other sweep, what differs; of a run, what it is."""
+    """The experiment's question; for any other sweep, a question about what differs; for a run, about its system."""
     for word in _words(sweep.folder) or []:
         path = EXPERIMENTS / "experiment" / f"{word.removeprefix('experiment=')}.yaml"
         if word.startswith("experiment=") and path.is_file():
@@ -60,7 +60,7 @@ def answer_of(sweep: Sweep) -> str:
 
 
 def _words(folder: Path) -> list[str] | None:
-    """The arguments of the command that made a folder."""
+    """The arguments of the command that wrote a folder."""
     try:
         plan = read_plan(folder)
         row = summary_of(folder) if plan is None else None

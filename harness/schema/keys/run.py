@@ -22,7 +22,8 @@ SIMULATED = where("device.kind", *devices.SIMULATED)
 REAL = When("on a real device", lambda values: at(values, "device.kind") in devices.HERE)
 OPERATORS = where("device.latency", "operators")
 RULES = ("smooth", "history", "static_scales", "padded_graphs", "power_cap", "eager_prompts", "host", "pointwise",
-         "borrowed_kernels", "dynamic_scales", "fused_norms", "launches")  # fmt: skip
+         "borrowed_kernels", "dynamic_scales", "fused_norms", "normed_heads", "overlapped_host", "small_kernels",
+         "drafts", "launches", "tokenized")  # fmt: skip
 ON_CPU = When("on a CPU", lambda values: at(values, "device.kind") in ("cpu", "auto"))
 ON_GPU = When("on a GPU", lambda values: at(values, "device.kind") in ("cuda", "auto"))
 SERVING = ("harness.job.serve", "harness.tasks.capacity.find_capacity")

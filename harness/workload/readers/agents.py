@@ -10,7 +10,7 @@ from harness.workload.readers.format import ABSENT, Choice, Columns, Format, Unr
 from harness.workload.readers.text import BLOCK, lengths, text_format, text_of
 
 _SAID = {"text", "reasoning", "tool_call", "usage_report"}  # events of the model; a round begins before them
-LONGEST = 10_000_000  # tokens of a round: each piece of which gets an id
+LONGEST = 10_000_000  # tokens of a round; each of its pieces gets an id, so a slip would fill the memory
 _NOTE = (
     "a round shares `prefix_tokens` with the round before it; the prefix of a session's first round is taken to be the "
     "same in all sessions of its model"
@@ -18,7 +18,7 @@ _NOTE = (
 
 
 def _calls(columns: Columns, choice: Choice) -> Columns:
-    """Each call's whole input is its prompt; the answer is a text, or its length is given."""
+    """The prompt is a call's whole input; the answer is a text, or its length is given."""
     answers = [
         text_of(output) if length is ABSENT or length is None else length
         for output, length in zip(columns["output"], columns["output_length"], strict=True)
@@ -27,7 +27,7 @@ def _calls(columns: Columns, choice: Choice) -> Columns:
 
 
 def _rounds(values: Values, choice: Choice) -> Iterator[tuple[int, Any]]:
-    """Rounds with the ids of their pieces: as many as `prefix_tokens` fill are those of the session's last round."""
+    """Rounds with the ids of their pieces: those that `prefix_tokens` fill are shared with the session's last round."""
     unused = count()
     last: dict[tuple[str, ...], list[int]] = {}
     common: dict[str, list[int]] = {}
@@ -57,7 +57,7 @@ def _rounds(values: Values, choice: Choice) -> Iterator[tuple[int, Any]]:
 
 
 def _begin(events: Any) -> Any:
-    """When a round is sent: the last of what it waits for, before the model says anything."""
+    """When a round is sent: the time of the last input event before the model's first one."""
     if not isinstance(events, list):
         return ABSENT
     stamps = [(str(event.get("event_type")), event.get("timestamp")) for event in events if isinstance(event, dict)]

@@ -1,4 +1,4 @@
-"""What benchmarks of servers write: `vllm bench serve`, SGLang's bench_serving, AIPerf and guidellm."""
+"""Result files of serving benchmarks: `vllm bench serve`, SGLang's bench_serving, AIPerf and guidellm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.workload.readers.format import ABSENT, NANOSECOND, SECOND, Choice, 
 
 
 def _serving(values: Values, choice: Choice) -> Iterator[tuple[int, Any]]:
-    """The requests of one run, in the order in which they were sent; lists of a result have one entry per request."""
+    """The requests of one run, in the order in which they were sent; a result's lists have one entry per request."""
     runs = [value for _, value in values]
     run = _chosen(runs, [_asked(run, ("dataset_name", "request_rate", "max_concurrency")) for run in runs], choice)
     lists = {name: run.get(name) for name in ("input_lens", "output_lens", "start_times", "errors")}
@@ -29,7 +29,7 @@ def _serving(values: Values, choice: Choice) -> Iterator[tuple[int, Any]]:
 
 
 def _chosen(runs: Sequence[Any], called: Sequence[str], choice: Choice) -> Any:
-    """The run of several that `workload.sample` numbers, from 0; the only one needs no number."""
+    """The run with the number `workload.sample` (from 0); a single run needs no number."""
     if choice.sample is None and len(runs) > 1:
         known = ", ".join(f"{index}: {name}" for index, name in enumerate(called))
         raise WorkloadError(
@@ -75,7 +75,7 @@ _GUIDELLM = {
 
 
 def _inner(value: Any, path: str) -> Any:
-    """What stands at a dotted path of nested objects; None where there is nothing."""
+    """The value at a dotted path of nested objects; None if there is none."""
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None
     return value

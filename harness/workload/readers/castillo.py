@@ -1,4 +1,4 @@
-"""castillo: several outputs sampled for each prompt, of which one is taken, chosen by seed or by `workload.sample`."""
+"""castillo: several sampled outputs for each prompt; one is taken, chosen by the seed or by `workload.sample`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _from_lists(columns: Columns, choice: Choice) -> Columns:
 
 
 def _choose(rows: list[Any], choice: Choice) -> list[Any]:
-    # Keyed by the row's position, so that a limit or a dropped row changes no other row's output.
+    # Drawn by the row's position, so that a limit or a dropped row changes no other row's output.
     draws = stream(choice.seed, "recorded outputs", choice.rows_before).random(len(rows))
     chosen: list[Any] = []
     for row, draw in zip(rows, draws, strict=True):

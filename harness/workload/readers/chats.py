@@ -23,9 +23,9 @@ _PAIRS = (  # the prompt's columns in order, the one that is always there, the a
 
 
 def exchange(turns: Any) -> tuple[Any, Any]:
-    """The text up to the first answer of a conversation and that answer; ABSENT for what is not there.
+    """(the text up to a conversation's first answer, that answer); ABSENT for what is missing.
 
-    Turns that do not say whose they are are taken as `vllm bench` takes them: the first asks, the second answers.
+    Turns without a role are taken as `vllm bench` does: the first is the user's, the second the assistant's.
     """
     if isinstance(turns, str) and turns.lstrip().startswith("["):  # a cell of a table
         with contextlib.suppress(ValueError, RecursionError):
@@ -49,7 +49,7 @@ def _conversations(column: str) -> Any:
 
 
 def _messages(columns: Columns, choice: Choice) -> Columns:
-    """All messages are the prompt where the length of the answer is given beside them; else as in a conversation."""
+    """All messages are the prompt if the answer's length is given separately; otherwise as in `exchange`."""
     pairs = [
         exchange(turns) if length is ABSENT or length is None else (text_of(turns), length)
         for turns, length in zip(columns["messages"], columns["output_length"], strict=True)

@@ -1,4 +1,4 @@
-"""The rules a row must keep, applied to whole columns at once."""
+"""The rules for the rows of a trace, applied to whole columns at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from harness.workload.readers.format import ABSENT
 
 Integers = npt.NDArray[np.int64]
-_LONGEST = 2**31 - 1  # tokens; beyond, a length is a slip (a time in the wrong column)
+_LONGEST = 2**31 - 1  # tokens; more must be a mistake (a time in the wrong column)
 _LATEST = 2**62  # nanoseconds, 146 years: sums of two never overflow
 _GOOD, _MISSING, _TEXT, _OTHER = range(4)
 _FLAGS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0", "", "none"), False)
@@ -44,7 +44,7 @@ class Faults:
 
 
 def numbers(values: list[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int8]]:
-    """A raw column as int64 (if all are whole) or float64, and for each value whether it is a number at all."""
+    """A raw column as int64 (if all are whole) or float64, and for each value its state: number, missing or other."""
     kinds = set(map(type, values))
     try:
         if kinds == {int}:
@@ -93,7 +93,7 @@ def check_whole(values: list[Any], column: str, least: int, most: int, faults: F
 
 
 def check_limits(values: list[Any], column: str, faults: Faults) -> npt.NDArray[np.float64]:
-    """Milliseconds above 0; nothing, null and an empty cell mean none, which is NaN."""
+    """Milliseconds above 0; a missing key, null and an empty cell mean no limit, which is NaN."""
     found, state = numbers(values)
     if (state > _MISSING).any():
         _add_texts(values, state > _MISSING, column, "is not a number", faults)
@@ -105,7 +105,7 @@ def check_limits(values: list[Any], column: str, faults: Faults) -> npt.NDArray[
 
 
 def check_flags(values: list[Any], column: str, faults: Faults) -> npt.NDArray[np.bool_]:
-    """YAML's words for yes and no; nothing, null and an empty cell mean no."""
+    """YAML's words for true and false; a missing key, null and an empty cell mean false."""
     words = [_FLAGS.get(str(value).strip().lower()) if value is not ABSENT else False for value in values]
     faults.add(np.array([word is None for word in words], dtype=np.bool_), column, "is neither true nor false")
     return np.array([bool(word) for word in words], dtype=np.bool_)
@@ -122,7 +122,7 @@ class Times:
 
     Attributes:
         ns: nanoseconds.
-        placeholder: rows that have a word instead of a time, or nothing at all.
+        placeholder: rows with a word instead of a time, or with nothing.
         dates: whether the times are dates.
     """
 
@@ -132,10 +132,10 @@ class Times:
 
 
 def check_times(values: list[Any], column: str, unit: Callable[[float], int], untimed: bool, faults: Faults) -> Times:
-    """Arrival times: numbers or dates. Placeholders are not marked: the rest of the file says whether they are faults.
+    """Arrival times: numbers or dates. Placeholders are not marked: the rest of the file decides if they are faults.
 
     Args:
-        unit: gives the nanoseconds per unit of numbers of which the largest is the argument.
+        unit: (the largest number) → nanoseconds per unit.
         untimed: a row may lack the column.
     """
     first = next((value for value in values if isinstance(value, str) and value.strip()), "")
@@ -171,7 +171,7 @@ def check_times(values: list[Any], column: str, unit: Callable[[float], int], un
     per = unit(float(found[counted].max())) if counted.any() else 1
     faults.add(found > _LATEST // per, column, "is later than any clock (workload.time_unit=s, ms, us or ns?)")
     found = np.clip(found, 0, _LATEST // per)
-    seconds = found if whole else np.floor(found)  # apart from the fraction: epoch nanoseconds are no exact floats
+    seconds = found if whole else np.floor(found)  # without the fraction: epoch nanoseconds are not exact as floats
     ns = seconds.astype(np.int64) * per + np.rint((found - seconds) * per).astype(np.int64)
     if dates is not None:
         ns = np.where(dates.good, dates.ns, ns)
@@ -194,7 +194,7 @@ class _Dates:
                  for value, text in zip(values, texts.tolist(), strict=True)]  # fmt: skip
         series = pandas.Series(given, dtype=object)
         stamps = pandas.to_datetime(series, format="ISO8601", utc=True, errors="coerce").dt.tz_localize(None)
-        stamps = stamps.where(stamps.dt.year.between(1900, 2100))  # others have no nanoseconds in 64 bits: slips
+        stamps = stamps.where(stamps.dt.year.between(1900, 2100))  # others are mistakes, and may overflow int64
         self.good = stamps.notna().to_numpy()
         ns = stamps.dt.as_unit("ns").to_numpy(dtype="datetime64[ns]").astype(np.int64)
         self.ns: Integers = np.where(self.good, ns, 0)
@@ -205,7 +205,7 @@ class _Dates:
 
 
 def _add_texts(values: list[Any], where: npt.NDArray[np.bool_], column: str, rule: str, faults: Faults) -> None:
-    """Marks texts that are no numbers; those with a comma by what it probably means."""
+    """Marks texts that are not numbers, with a rule of their own for those that have a comma."""
     commas = np.zeros(len(values), dtype=np.bool_)
     for index in np.flatnonzero(where).tolist():
         commas[index] = isinstance(values[index], str) and _COMMA.fullmatch(values[index].strip()) is not None
@@ -216,7 +216,7 @@ def _add_texts(values: list[Any], where: npt.NDArray[np.bool_], column: str, rul
 def check_ids(
     values: list[Any], column: str, expected: Integers, rule: str, low: int, high: int, faults: Faults
 ) -> list[list[int] | None]:
-    """Lists of `expected` integers (else `rule` is broken) in [low, high]; null is allowed and means none."""
+    """Lists of `expected` integers in [low, high], else `rule` is broken; null is allowed and means no ids."""
     result: list[list[int] | None] = []
     wrong = np.zeros((3, len(values)), dtype=np.bool_)
     for index, (value, count) in enumerate(zip(values, expected.tolist(), strict=True)):

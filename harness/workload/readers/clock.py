@@ -19,15 +19,15 @@ from harness.workload.readers.format import (
 )
 from harness.workload.readers.names import named_like_a_time, unit_name, unit_of, valued_like_a_time
 
-_BUSY, _SLEEPY = 200.0, 0.005  # requests per second: beyond these, another unit is the likelier
-_SINCE_1970 = ((1e17, NANOSECOND), (1e14, MICROSECOND), (1e11, MILLISECOND))  # more seconds than any clock shows
+_BUSY, _SLEEPY = 200.0, 0.005  # requests per second; outside this range another unit is likelier
+_SINCE_1970 = ((1e17, NANOSECOND), (1e14, MICROSECOND), (1e11, MILLISECOND))  # from this number on, the unit
 
 
 class TimeColumn:
     """The arrival times of a trace while it is read.
 
     Attributes:
-        column: where they are; None until a row has one.
+        column: the column that holds them; None until a row has one.
         unit: nanoseconds per unit; None until a number is read.
         dates: whether times were dates.
     """
@@ -38,14 +38,14 @@ class TimeColumn:
         self.dates = False
         self._layout, self._path, self._named = layout, path, named  # the field by which the user named it, or None
         self._asked = None if time_unit is None else UNITS[time_unit]
-        self._others: dict[str, list[Any]] = {}  # columns that nobody reads, with some values
-        self._also: dict[str, None] = {}  # other columns of times that the format knows
+        self._others: dict[str, list[Any]] = {}  # unread columns, with some of their values
+        self._also: dict[str, None] = {}  # the format's other time columns
 
     def settle(self, chunk: Chunk) -> str | None:
-        """The column to check in this chunk: the first of the format's that any row has; None where none has one.
+        """The column to check in this chunk: the first of the format's time columns that any row has, else None.
 
         Raises:
-            WorkloadError: no row has a time, but something else looks like one.
+            WorkloadError: no row has a time, but another column looks like one.
         """
         self._others = chunk.others | self._others
         there = [name for name, _ in self._layout.times if any(v is not ABSENT for v in chunk.columns.get(name, ()))]
@@ -57,7 +57,7 @@ class TimeColumn:
         return self.column or (None if self._layout.untimed else self._layout.times[0][0])
 
     def refuse_others(self) -> None:
-        """Raises if no time was found and a column that nobody reads looks like one."""
+        """Raises if no time was found and an unread column looks like one."""
         if self.column is not None:
             return
         if self._named is not None:
@@ -79,7 +79,7 @@ class TimeColumn:
         return [name for name in self._others if name not in self._layout.passed_over]
 
     def per(self, largest: float) -> int:
-        """Nanoseconds per unit of numbers of which the first to be read are at most `largest`.
+        """Nanoseconds per unit, decided by the first numbers read, of which `largest` is the largest.
 
         Raises:
             WorkloadError: the column was named without a unit.
@@ -94,11 +94,11 @@ class TimeColumn:
         return self.unit
 
     def is_told(self) -> bool:
-        """Whether somebody said which unit the numbers have: the user, or the column by its name."""
+        """Whether the unit of the numbers is stated, by the user or by the column's name."""
         return bool(self._asked or unit_of(self._named or "") or unit_of(self.column or ""))
 
     def doubts(self, rate: float | None) -> list[str]:
-        """What looks wrong with the times: a unit that nobody named, or another column that could be meant.
+        """What looks wrong with the times: an assumed unit that is unlikely, or another column that could be meant.
 
         Args:
             rate: requests per second.

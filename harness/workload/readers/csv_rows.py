@@ -13,8 +13,8 @@ from harness.workload.errors import WorkloadError
 from harness.workload.readers.format import ABSENT, Chunk, Columns
 
 csv.field_size_limit(1 << 30)  # a cell may hold all token ids of a long prompt
-_ROWS = 16_384  # in a chunk: enough for arrays to pay, few enough to stay near the processor
-_SHOWN = 256  # values of a column that nobody asked for
+_ROWS = 16_384  # in a chunk: enough for arrays to pay, few enough to stay in the CPU's cache
+_SHOWN = 256  # values kept of an unread column
 DELIMITERS = ",\t;|"
 
 
@@ -38,10 +38,10 @@ def csv_header(path: str, line: str, number: int) -> tuple[list[str], str]:
 def csv_chunks(
     path: str, stream: TextIO, header: list[str], delimiter: str, line: int, names: Collection[str]
 ) -> Iterator[Chunk]:
-    """The rows below a header that stood in `line`, with those of the columns `names` that it has.
+    """The rows below a header in line `line`, with those of the columns `names` that it has.
 
     Raises:
-        WorkloadError: the text cannot be split into rows at all.
+        WorkloadError: the text cannot be split into rows.
     """
     reader, above = csv.reader(stream, delimiter=delimiter, strict=True), line
     unread, failed = [name for name in header if name not in names], False
@@ -55,7 +55,7 @@ def csv_chunks(
             return
         after = above + reader.line_num
         lines = list(range(line + 1, after + 1))
-        if len(lines) != len(rows):  # there are line breaks within quotes: count them, a row is named by its last line
+        if len(lines) != len(rows):  # line breaks within quotes: count them, a row's number is that of its last line
             lines = list(accumulate((1 + sum(cell.count("\n") for cell in row) for row in rows), initial=line))[1:]
             _no_rows_in_quotes(path, rows, lines, delimiter)
         if failed:
@@ -74,7 +74,7 @@ def csv_chunks(
 
 
 def _no_rows_in_quotes(path: str, rows: list[list[str]], lines: list[int], delimiter: str) -> None:
-    """A cell that holds whole rows was opened by a quote that another, further down, closed by mistake."""
+    """Raises if a cell holds whole rows: a stray quote opened it, and the next one, further down, closed it."""
     for row, last in zip(rows, lines, strict=True):
         numeric = [place for place, cell in enumerate(row) if _is_number(cell)]
         broken = [cell for cell in row if "\n" in cell] if len(numeric) > 1 else []

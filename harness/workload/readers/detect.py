@@ -1,4 +1,4 @@
-"""Tells a trace's format by its header or keys, and says what a file is not."""
+"""Recognises a trace's format by its header or keys; an error says what else the file seems to be."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _ALIKE = 0.6  # of 1: below, naming a nearest format would mislead
 
 
 def detect(source: Source, named: Mapping[str, str]) -> Format:
-    """The format whose required names the file has all; the one that requires most, where several do.
+    """The format all of whose required names the file has; of several, the one that requires most.
 
     Args:
-        named: `workload.columns`: field → column, which wins over what the format says.
+        named: `workload.columns`: field → column, which overrides the format's.
 
     Raises:
-        WorkloadError: none; the message shows how the file begins, the nearest format and all known ones. Or a file
-            that is recognised but holds no requests, or a column that it does not have.
+        WorkloadError: no format fits (the message shows how the file begins, the nearest format and all known ones),
+            a recognised file holds no requests, or a named column does not exist.
     """
     for field, column in named.items():
         if column not in source.header and source.kind != "json":
@@ -70,7 +70,7 @@ def detect(source: Source, named: Mapping[str, str]) -> Format:
     return replace(layout, columns={**layout.columns, **columns}, times=times or layout.times)
 
 
-ASK = -1  # the unit of a column that was named without one: only `workload.time_unit` or dates tell it
+ASK = -1  # the unit of a column named without one: only `workload.time_unit` can say it, unless it holds dates
 
 
 def no_such_column(path: str, field: str, column: str, header: Sequence[str]) -> WorkloadError:
@@ -95,7 +95,7 @@ def _known() -> str:
 
 
 def _nearest(source: Source) -> str:
-    """What the file is instead, if that shows: the format that it most resembles and what it lacks for it."""
+    """What the file seems to be: another kind of file, or the nearest format and the names it lacks for it."""
     header = source.header
     seen = [name.lower()[:60] for name in header]
 

@@ -24,7 +24,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Stands for a row that is no request of the workload (a warm-up, say), which is no fault."""
+    """Stands for a row that is not a request of the workload (a warm-up, say), which is not a fault."""
 
     why: str
 
@@ -34,11 +34,11 @@ class Chunk:
     """Consecutive rows of a file, as found.
 
     Attributes:
-        lines: number of each row (a line's, or a row's or request's where the file has no lines), from 1.
+        lines: number of each row, from 1: its line, or its row or request number if the file has no lines.
         columns: column name → one raw value per row (str from CSV, anything JSON has, or ABSENT).
-        broken: row index → why the row as such cannot be read; its values are ABSENT.
+        broken: row index → why the row cannot be read; its values are ABSENT.
         others: columns that were not asked for → some of their values.
-        left_out: why → rows that are no requests.
+        left_out: reason → how many rows are not requests.
     """
 
     lines: list[int]
@@ -50,7 +50,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a format may ask when it derives rows: the file, the run's seed, the chosen sample, the rows before."""
+    """What a format may use when it derives rows: the file, the run's seed, the chosen sample, the rows before."""
 
     path: str
     seed: int = 0
@@ -63,24 +63,25 @@ Values = Iterable[tuple[int, Any]]  # (number of the row, JSON value)
 
 @dataclass(frozen=True)
 class Format:
-    """One family's layout. A file is of the format whose `required` names it has all, the longest list first.
+    """The layout of one family of traces. A file is of the first format all of whose `required` names it has, formats
+    with the longest list first.
 
     Attributes:
         name: what messages call it.
         required: column names (CSV) or keys (JSON) that tell the format.
         columns: field of a request (`harness.workload.fields`) → its column.
-        times: (column, nanoseconds per unit) of the arrival time, the first that exists. A unit of None: seconds,
-            unless they are too many for any clock; then milli-, micro- or nanoseconds since 1970.
-        passed_over: columns that look like times and are no arrivals.
-        keep_origin: time 0 is the start of the replay as it stands; otherwise the earliest row arrives at 0.
+        times: (column, nanoseconds per unit) of the arrival time; the first that exists counts. A unit of None means
+            seconds, or milli-, micro- or nanoseconds since 1970 if the numbers are too large for seconds.
+        passed_over: columns that look like times and are not arrivals.
+        keep_origin: the trace's time 0 is the start of the replay; otherwise the earliest row arrives at 0.
         untimed: rows may all lack the time (then the file has no arrivals); otherwise a missing time is a fault.
         default_block: tokens that a hash id stands for where no column says so.
         unfold: makes flat rows of JSON values that are nested, or hold many requests each.
         derive: computes columns (lengths, ids) that the file has only indirectly, from the columns `inputs` names.
-        place: what a row's number counts in messages, "" = lines of the file.
-        note: said in the workload's notes when this format is read.
-        without_times: said beside it where a file has no arrivals.
-        instead: the file holds no requests; what to do instead.
+        place: what a row's number counts in messages; "" = lines of the file.
+        note: a sentence for the workload's notes when this format is read.
+        without_times: a further sentence if the file has no arrivals.
+        instead: set if such a file holds no requests: what to do instead.
     """
 
     name: str
@@ -108,11 +109,11 @@ class Format:
         return self.columns["output_len"]
 
     def column(self, name: str) -> str | None:
-        """The column of a request's field; limits of a request are called the same everywhere."""
+        """The column of a request's field; limits of a request have the same name in every format."""
         return self.columns.get(name, name if name in LIMITS else None)
 
     def names(self, header: Sequence[str]) -> list[str]:
-        """Every column to extract from a file with this header; of JSON rows, a later one may have more."""
+        """Every column to extract from a file with this header; later JSON rows may have more than the first."""
         read = [*self.columns.values(), *LIMITS, *(name for name, _ in self.times)]
         inputs = [] if self.inputs is None else self.inputs(header)
         return list(dict.fromkeys([*inputs, *read]))

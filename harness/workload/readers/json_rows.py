@@ -14,11 +14,11 @@ from harness.workload.readers.format import ABSENT, Chunk, LeftOut, Unreadable
 _ROWS = 4_096  # in a chunk; rows with ids are large
 _READ = 1 << 20  # characters of an array read at once
 _SPACE = re.compile(r"[ \t\r\n]*")
-_SHOWN = 256  # values of a column that nobody asked for
+_SHOWN = 256  # values kept of an unread column
 
 
 def json_chunks(objects: Iterable[tuple[int, Any]], names: Collection[str]) -> Iterator[Chunk]:
-    """Groups (line, value) pairs; a value that is no object becomes a broken row, a key it lacks ABSENT."""
+    """Groups (line, value) pairs into chunks; a value that is not an object is a broken row, a missing key ABSENT."""
     asked = frozenset(names)
     lines: list[int] = []
     rows: list[dict[str, Any]] = []
@@ -52,7 +52,7 @@ def json_chunks(objects: Iterable[tuple[int, Any]], names: Collection[str]) -> I
 
 
 def json_lines(head: str, line: int, stream: TextIO) -> Iterator[tuple[int, Any]]:
-    """(line, value) of each line that is not blank, beginning with `head`, which stood in `line`."""
+    """(line, value) of each line that is not blank, beginning with `head`, the text of line `line`."""
     text = head
     while text:
         if not text.isspace():
@@ -75,7 +75,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def is_unfinished(text: str) -> bool:
-    """Whether a line is the beginning of an object that goes on in the next lines."""
+    """Whether a line is the beginning of an object that continues on the next lines."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
@@ -107,7 +107,7 @@ def json_values(path: str, head: str, line: int, stream: TextIO, array: bool) ->
         if at < len(text):
             try:
                 value, end = decode(text, at)
-                if end < len(text) or not array:  # at the very end a number might go on in what is not read yet
+                if end < len(text) or not array:  # at the very end a number might continue in text not read yet
                     yield line, value
                     line, at, read, after = line + text.count("\n", at, end), end, _READ, "element"
                     continue
@@ -124,7 +124,7 @@ def json_values(path: str, head: str, line: int, stream: TextIO, array: bool) ->
 
 
 def _begin(text: str, at: int) -> int:
-    """Where the next thing begins that is no white space."""
+    """The position of the next character that is not white space."""
     found = _SPACE.match(text, at)
     assert found is not None
     return found.end()

@@ -1,4 +1,4 @@
-"""What column names say: words, units, and whether they, or the values, look like times."""
+"""Column names: their words, their units, and whether they (or the column's values) look like times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIME = re.compile(
     r"arriv(al|als|e|es|ed)|sent|send|submit|submitted|submission|created?|creation|issued?|received|queued|enqueued|"
     r"dispatched|scheduled|interarrival|iat|gap|delay|interval|zeit|fecha|heure"
 )
-_NO_TIME = re.compile(  # how long something took or may take: no time of day, whatever the unit
+_NO_TIME = re.compile(  # durations, not points in time, whatever the unit
     r"latency|latencies|duration|ttft|tpot|itl|e2e|timeout|slo|deadline|elapsed|runtime|lifetime|ratio|zone|budget"
 )
 _NO_TIME_TEXT = re.compile(r"time_(to|per|between|in|of)_|_rate$|(^|_)(price|cost)")
@@ -36,13 +36,13 @@ _SAMPLE = 256  # values of a column that are looked at
 
 
 def words(name: str) -> list[str]:
-    """The words of a column name: "arrivalTime", "Arrival Time" and "arrival_time" have the same."""
+    """The words of a column name, the same for "arrivalTime", "Arrival Time" and "arrival_time"."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
     return [word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word]
 
 
 def unit_of(name: str) -> int | None:
-    """Nanoseconds per unit that a name ends in ("arrival_ms"); None where it names none."""
+    """Nanoseconds per unit of the unit that a name ends in ("arrival_ms"); None if it names none."""
     spelt = words(name)
     return _UNIT_OF.get(spelt[-1]) if len(spelt) > 1 else None
 
@@ -53,7 +53,7 @@ def unit_name(unit: int) -> str:
 
 
 def named_like_a_time(name: str) -> bool:
-    """Whether a name says that its column holds points in time (not how long something took)."""
+    """Whether a name says that its column holds points in time, not durations."""
     spelt = words(name)
     if _tells_no_time(spelt):
         return False
@@ -65,9 +65,9 @@ def _tells_no_time(spelt: Sequence[str]) -> bool:
 
 
 def valued_like_a_time(name: str, values: Sequence[Any]) -> bool:
-    """Whether a column's values could be nothing else: dates, seconds since 1970, or rising numbers that don't count.
+    """Whether a column's values can only be times: dates, seconds since 1970, or rising numbers that aren't an index.
 
-    Columns whose name says that they number or count something are believed.
+    Not so if the name says that the column numbers or counts something.
     """
     there = [value for value in values[:_SAMPLE] if value is not ABSENT and value is not None and value != ""]
     spelt = words(name)

@@ -10,7 +10,7 @@ from harness.workload.readers.format import Chunk
 
 MAGIC = b"PAR1"
 _ROWS = 16_384
-_SHOWN = 256  # values of a column that nobody asked for
+_SHOWN = 256  # values kept of an unread column
 
 
 class ParquetSource:
@@ -58,7 +58,7 @@ class ParquetSource:
             raise WorkloadError(f"{self.path}: the file as a whole is damaged Parquet: {str(error)[:120]}") from None
 
     def _others(self, names: list[str]) -> dict[str, list[Any]]:
-        """Some values of columns that nobody asked for; of nested ones none, which may be large."""
+        """Some values of unread columns; none of nested ones, which may be large."""
         import pyarrow
 
         flat = [name for name in names if not pyarrow.types.is_nested(self._file.schema_arrow.field(name).type)]
@@ -70,7 +70,7 @@ class ParquetSource:
 
 
 def _values(column: Any) -> list[Any]:
-    """A column as Python values: times of day as ISO 8601, decimals as numbers, a value that is not there as None."""
+    """A column as Python values: timestamps as ISO 8601, decimals as numbers, missing values as None."""
     import pyarrow
 
     kind = column.type

@@ -1,4 +1,4 @@
-"""Plain tables with columns that say what they are: `arrival_time,input_len,output_len` and all their relatives."""
+"""Plain tables whose columns are recognised by name: `arrival_time,input_len,output_len` and all their relatives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN = "a prompt's and an answer's length (input_len, prompt_tokens ...; output
 
 
 def plain(path: str, header: Sequence[str], named: Sequence[str]) -> Format | None:
-    """The format of a header that speaks for itself; None where lengths are not among its names.
+    """The format of a header by the names of its columns; None if the two lengths are not among them.
 
     Args:
         path: for messages.
@@ -35,7 +35,7 @@ def plain(path: str, header: Sequence[str], named: Sequence[str]) -> Format | No
         named: fields that `workload.columns` gives, so that they need not be found here.
 
     Raises:
-        WorkloadError: several columns could be the same thing.
+        WorkloadError: several columns could be the same field.
     """
     spelt = {name: "_".join(words(name)) for name in header}
 

@@ -1,4 +1,4 @@
-"""Checked rows of a trace as columns, which is how a million of them stay small."""
+"""Checked rows of a trace, stored as columns, so that a million of them stay small."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Rows:
         prompt_len, output_len: tokens.
         arrival_ns: nanoseconds as in the file, None without arrivals.
         untimed: rows whose time is a placeholder.
-        more: columns of the other fields of a request, by name, as `Field.column` makes them; those that no row has
-            are not there.
+        more: columns of the other fields of a request, by name, as `Field.column` makes them; only of fields that some
+            row has.
     """
 
     lines: Integers
@@ -57,11 +57,11 @@ class Rows:
         return len(self.lines)
 
     def column(self, name: str) -> Any:
-        """The column of an optional field, which is added if no row has it."""
+        """The column of an optional field; added as blanks if no row has it."""
         return self.more.setdefault(name, BY_NAME[name].column(len(self)))
 
     def take(self, which: npt.NDArray[Any]) -> Rows:
-        """The rows at these indices (or where this mask is true), in the order given."""
+        """The rows at these indices in that order, or those where this mask is true."""
         index = np.flatnonzero(which) if which.dtype == np.bool_ else which
         core: dict[str, Any] = {name: column[index] for name in _CORE if (column := getattr(self, name)) is not None}
         more = {
@@ -75,7 +75,7 @@ _CORE = ("lines", "prompt_len", "output_len", "arrival_ns", "untimed")
 
 
 def join(parts: Sequence[Rows]) -> Rows:
-    """All rows of all parts, which have or lack arrivals alike; a column that some part lacks is blank there."""
+    """All rows of all parts (either all parts have arrivals or none); a column that a part lacks is blank there."""
     core: dict[str, Any] = {}
     for name in _CORE:
         columns = [getattr(part, name) for part in parts]
@@ -101,10 +101,10 @@ class Checked:
 
 
 def check_chunk(layout: Format, time: str | None, unit: Callable[[float], int], chunk: Chunk) -> Checked:
-    """Applies every rule to a chunk. The first rule that a row breaks is the one it is known for.
+    """Applies every rule to a chunk. Of the rules that a row breaks the first is reported.
 
     Args:
-        time: the column of the arrival time, None = there is none or it does not matter.
+        time: the column of the arrival time; None = there is none, or it does not matter.
         unit: see `check_times`.
     """
     lines, columns = chunk.lines, chunk.columns
@@ -140,7 +140,7 @@ def _checked(item: Field, values: list[Any], column: str, faults: Faults) -> Any
         texts = ("" if value is ABSENT or value is None else str(value) for value in values)
         names = [intern(text) for text in texts]  # many rows, few names
         damaged = {name for name in set(names) if "\ufffd" in name}
-        if damaged:  # two of them may have been different
+        if damaged:  # names that differ only in damaged bytes would look equal
             faults.add(np.array([name in damaged for name in names]), column, "has a byte that is no UTF-8")
         return names
     if item.kind == "limit":
@@ -173,7 +173,7 @@ def _hash_ids(layout: Format, column: str, columns: Columns, rows: Rows, faults:
 
 
 def _arrays(lists: list[list[int] | None], name: str, faults: Faults) -> list[array[int] | None]:
-    """Compact ids of the rows without a fault. Some hashers print signed numbers: the same 64 bits, so the same id."""
+    """Compact ids of the rows without a fault. Signed ids, which some hashers print, become unsigned by their bits."""
     code, sound = BY_NAME[name].code, (faults.code == 0).tolist()
     if code == "Q":
         return [
@@ -184,7 +184,7 @@ def _arrays(lists: list[list[int] | None], name: str, faults: Faults) -> list[ar
 
 
 def _whole_or_none(values: list[Any], column: str, least: int, default: int, faults: Faults) -> Integers:
-    """Whole numbers >= `least`; nothing, null and an empty cell mean `default`."""
+    """Whole numbers >= `least`; a missing key, null and an empty cell mean `default`."""
     missing = np.fromiter((v is ABSENT or v is None or v == "" for v in values), dtype=np.bool_, count=len(values))
     if missing.all():
         return np.full(len(values), default, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Opens a trace: packed or plain, CSV, JSON lines, JSON or Parquet, told by what is in it."""
+"""Opens a trace, compressed or plain: CSV, JSON lines, JSON or Parquet, recognised by its content."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from harness.workload.readers.parquet_rows import MAGIC as PARQUET
 from harness.workload.readers.parquet_rows import ParquetSource
 from harness.workload.readers.strangers import encoding_of, stranger
 
-_HEAD = 1 << 20  # characters of the first line that are enough to tell what it is
-_PEEK = 64  # first objects whose keys tell the format: the first alone may lack some
+_HEAD = 1 << 20  # characters of the first line that are enough to recognise the kind of file
+_PEEK = 64  # objects whose keys are looked at to recognise the format: the first alone may lack some
 _PACKED: tuple[tuple[bytes, str, Any], ...] = (
     (b"\x1f\x8b", "gzip", gzip.open),
     (b"BZh", "bzip2", bz2.open),
@@ -38,11 +38,11 @@ class Source(Protocol):
     Attributes:
         path: the file.
         kind: "csv", "json" (lines, an array, or objects one after another) or "parquet".
-        header: column names, or the keys of the first objects (none when they are no objects).
+        header: column names, or the keys of the first objects (empty if they are not objects).
         first_line: number of the first line that is not blank, from 1.
         first_text: its beginning.
-        first_value: the first JSON value, None elsewhere.
-        place: what rows are numbered as in messages, "" = lines.
+        first_value: the first JSON value; None for other kinds.
+        place: what a row's number counts in messages; "" = lines.
     """
 
     path: str
@@ -102,11 +102,11 @@ class TextSource:
 
 @contextmanager
 def open_source(path: str | Path) -> Iterator[Source]:
-    """Opens a trace for the length of a `with` block; `~` is the home folder.
+    """Opens a trace for the duration of a `with` block; `~` is the home folder.
 
     Raises:
-        WorkloadError: it cannot be opened, is empty, is something else altogether, or turns out damaged (also later,
-            while its rows are read).
+        WorkloadError: it cannot be opened, is empty, is another kind of file, or is damaged (also later, while its rows
+            are read).
     """
     name, packing = os.path.expanduser(path), ""
     try:
@@ -122,7 +122,7 @@ def open_source(path: str | Path) -> Iterator[Source]:
             head = data.peek(512)[:512]
             if what := stranger(head):
                 raise WorkloadError(f"{name}: the file as a whole is {what}")
-            # A byte that is no UTF-8 becomes a mark that no rule accepts, so that the message can name its line.
+            # A byte that is not UTF-8 becomes a surrogate that no rule accepts, so the message can name its line.
             with TextIOWrapper(cast(BinaryIO, data), encoding=encoding_of(head), errors="replace") as text:
                 yield TextSource(name, text)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Files that are no traces, called by their names: what a person mistook for a trace, and what to do."""
+"""Recognises files that are not traces by their first bytes, and says what they are and what to do."""
 
 from __future__ import annotations
 

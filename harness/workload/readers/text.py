@@ -1,7 +1,7 @@
 """Traces that hold text instead of lengths.
 
-No tokenizer is at hand, so a text counts as ceil(characters / 4) tokens, and every 64 characters of a prompt (16
-tokens) get an id that depends on all text up to there: prompts that begin alike share their prefix in the cache too.
+There is no tokenizer here, so a text counts as ceil(characters / 4) tokens, and every 64 characters of a prompt (16
+tokens) get an id that depends on all text up to their end: prompts with a common beginning share a prefix in the cache.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def count_tokens(text: str) -> int:
 
 
 def content_ids(text: str) -> list[int]:
-    """One 64-bit id per 16 tokens of the text, each chained to all before it."""
+    """One 64-bit id per 16 tokens of the text; each is a hash of all text up to the end of its piece."""
     ids, state, step = [], hashlib.blake2b(digest_size=8), BLOCK * CHARACTERS_PER_TOKEN
     for start in range(0, len(text), step):
         state.update(text[start : start + step].encode("utf-8", "surrogatepass"))
@@ -38,7 +38,7 @@ def content_ids(text: str) -> list[int]:
 
 
 def text_of(value: Any) -> Any:
-    """The text of a message, of its content, of its parts, or of several of these; ABSENT where there is none."""
+    """The text of a message, of its content, of its parts, or of a list of these; ABSENT if there is none."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -55,7 +55,7 @@ def text_of(value: Any) -> Any:
 
 
 def lengths(prompts: Sequence[Any], answers: Sequence[Any]) -> Columns:
-    """Columns of prompts and answers: texts, and answers may be lengths; a table of numbers alone has lengths."""
+    """Columns of lengths from prompts and answers: texts, or lengths (answers, or both in a table of numbers only)."""
     if prompts and all(isinstance(value, str) and value.strip().isdecimal() for value in (*prompts, *answers)):
         return {PROMPT: list(prompts), ANSWER: list(answers)}
     texts = [prompt if isinstance(prompt, str) else None for prompt in prompts]
@@ -68,7 +68,7 @@ def lengths(prompts: Sequence[Any], answers: Sequence[Any]) -> Columns:
 
 def text_format(name: str, required: tuple[str, ...], derive: Callable[[Columns, Choice], Columns],
                 inputs: Sequence[str] = (), session: str | None = None, note: str = "") -> Format:  # fmt: skip
-    """A format whose lengths come of texts in the columns `required` and `inputs`."""
+    """A format whose lengths are derived from texts in the columns `required` and `inputs`."""
     read = list(dict.fromkeys([*required, *inputs]))
     return Format(
         name=name,

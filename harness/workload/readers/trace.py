@@ -20,26 +20,26 @@ from harness.workload.readers.source import Source, TextSource, open_source
 
 _SWITCH = "workload.invalid=drop leaves such rows out"
 _SECOND = 1_000_000_000
-_A_DATE = 10**18  # nanoseconds: nobody waits for 31 years, so these are since 1970
+_A_DATE = 10**18  # nanoseconds, 31 years: no trace is that long, so larger times count from 1970
 
 
 @dataclass(slots=True)
 class Trace:
-    """What a file holds.
+    """A trace file's rows, and how they were read.
 
     Attributes:
         path: the file.
         layout: its format.
-        rows: the valid rows, by arrival where the file has arrivals; else in the file's order, `arrival_ns` None.
-        rows_read: rows looked at, faulty ones included.
-        dropped: rule → rows left out for it (`invalid="drop"`).
+        rows: the valid rows, by arrival if the file has arrivals; else in the file's order, `arrival_ns` None.
+        rows_read: rows read, faulty ones included.
+        dropped: rule → rows left out for breaking it (`invalid="drop"`).
         first_fault: the first of them, with its place and value.
-        out_of_order: rows that stood behind a later one and were sorted.
-        skipped: rows that came before `skip_s`.
-        notices: sentences for whoever reads the results.
-        read_as: column → what of a request was read from it.
-        time_unit: of the arrivals, for people.
-        unread: columns that nobody reads.
+        out_of_order: rows that came after a later one and were sorted.
+        skipped: rows that arrive before `skip_s`.
+        notices: sentences for readers of the results.
+        read_as: column → the field of a request that was read from it.
+        time_unit: of the arrivals, as text.
+        unread: columns that are not read.
     """
 
     path: str
@@ -62,16 +62,16 @@ class Trace:
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read a trace; the keys of `Settings` that are called the same say it.
+    """How to read a trace; see also the keys of `Settings` with the same names.
 
     Attributes:
         invalid: "error" stops at the first faulty row, "drop" leaves such rows out and counts them.
-        limit: stop after so many valid rows (with `skip_s`: so many of those that are left).
-        times: False = the file's arrival times will be replaced: they are neither read nor checked.
-        seed, sample: which of several recorded outputs a row gets (castillo), which run of a benchmark.
+        limit: stop after this many valid rows (with `skip_s`: this many of the remaining ones).
+        times: False = the file's arrival times will be replaced, so they are neither read nor checked.
+        seed, sample: which of several recorded outputs a row gets (castillo), or which run of a benchmark is read.
         columns: field of a request, or "arrival", "arrival_s" ... → its column.
-        time_unit: s, ms, us or ns; None = as the format or the column's name says.
-        skip_s: seconds of the trace, from its time 0, whose rows are left out.
+        time_unit: s, ms, us or ns; None = from the format or the column's name.
+        skip_s: leave out the rows of this many seconds, from the trace's time 0.
     """
 
     invalid: str = "error"
@@ -85,10 +85,10 @@ class Reading:
 
 
 def read_trace(path: str | Path, how: Reading = Reading()) -> Trace:
-    """Reads and checks a trace, packed or plain, a chunk at a time.
+    """Reads and checks a trace, compressed or plain, chunk by chunk.
 
     Raises:
-        WorkloadError: no known format, damaged, a faulty row, or no valid row; names the file and the line.
+        WorkloadError: no known format, damaged, a faulty row, or no valid row; the message names file and line.
     """
     with open_source(path) as source:
         layout = detect(source, how.columns)
@@ -103,7 +103,7 @@ def read_trace(path: str | Path, how: Reading = Reading()) -> Trace:
 
 
 def _chunks(source: Source, layout: Format, how: Reading) -> Iterator[Chunk]:
-    """The rows of a file with the columns its format reads, which it may have to unfold first."""
+    """The rows of a file with the columns its format reads; nested formats are unfolded first."""
     names = layout.names(source.header)
     if layout.unfold is None:
         return source.chunks(names)
@@ -122,8 +122,8 @@ def _objects(source: Source) -> Values:
 class _Reader:
     """A trace while it is read.
 
-    Whether a word in the time column is a fault or a placeholder shows only later: a column without a single time
-    means that the file has no arrivals. Until the first time turns up (`dated`), such rows count as sound.
+    A word in the time column is a fault, unless the whole column has no time: then it is a placeholder, and the file
+    has no arrivals. Until the first time is found (`dated`), such rows count as valid.
     """
 
     def __init__(self, trace: Trace, how: Reading) -> None:
@@ -135,10 +135,10 @@ class _Reader:
         self.dropped: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
         self.first_fault = ""
-        self.wanted = None if how.skip_s else how.limit  # what is skipped shows only when all is sorted
+        self.wanted = None if how.skip_s else how.limit  # which rows are skipped is known only after sorting
 
     def read(self, chunk: Chunk) -> None:
-        """Checks a chunk and takes its sound rows, as many as are wanted."""
+        """Checks a chunk and takes its valid rows, as many as are wanted."""
         layout, how = self.trace.layout, self.how
         self.left_out.update(chunk.left_out)
         if not chunk.lines:
@@ -169,7 +169,7 @@ class _Reader:
                 self.trace.read_as[column] = item.name
 
     def _add(self, checked: Checked, time: str | None) -> None:
-        """Takes the sound rows of a chunk; faults behind the last that is wanted do not matter."""
+        """Takes the valid rows of a chunk; faults after the last wanted row do not matter."""
         rows, faults = checked.rows, checked.faults
         if rows.untimed is None and self.time is not None:
             rows.arrival_ns, rows.untimed = np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_)
@@ -200,14 +200,14 @@ class _Reader:
             self.wanted -= len(self.parts[-1])
 
     def _refuse_placeholders(self) -> None:
-        """A time has turned up: rows of earlier chunks, taken on trust, were faulty."""
+        """The first time was found: placeholder rows of earlier chunks, so far taken as valid, are faulty."""
         for part in self.parts if self.how.invalid == "error" else ():
             if self.time is not None and part.untimed is not None and part.untimed.any():
                 where = self.trace.where(part.lines[int(np.argmax(part.untimed))])
                 raise WorkloadError(f"{where}: {self.time.column} is not a time; {_SWITCH}")
 
     def finish(self) -> Trace:
-        """Joins the chunks, settles the placeholders, sorts, skips."""
+        """Joins the chunks, decides about placeholders, sorts and skips rows."""
         trace, time = self.trace, self.time
         trace.rows = join(self.parts) if self.parts else trace.rows
         self.parts.clear()
@@ -234,7 +234,7 @@ class _Reader:
         return trace
 
     def _refuse_unseen(self) -> None:
-        """Raises if no row has a column that the user has named: rows of JSON tell their keys only as they come."""
+        """Raises if no row has a column that the user named: for JSON this is known only after the last row."""
         seen = [*self.trace.read_as, *self.trace.unread]
         for name, column in self.how.columns.items():
             if column not in seen and (self.time is not None or not name.startswith("arrival")):
@@ -259,7 +259,7 @@ class _Reader:
 def _described(trace: Trace, checked: Checked, index: int) -> str:
     """The file, the line, the column, its rule and its value."""
     column, rule = checked.faults.rules[checked.faults.code[index] - 1]
-    # A rule may speak of the prompt's length as well: then that value is shown beside the faulty one.
+    # A rule may also involve the prompt's length: then that value is shown beside the faulty one.
     spoken_of = [column] + [name for name in (trace.layout.prompt,) if name in rule]
     values = {name: checked.raw[name][index] for name in spoken_of if name in checked.raw}
     shown = ", ".join(f"{name} is {value!r:.60}" for name, value in values.items() if value is not ABSENT)
@@ -268,9 +268,9 @@ def _described(trace: Trace, checked: Checked, index: int) -> str:
 
 
 def _sort(trace: Trace, dates: bool) -> None:
-    """Orders rows by arrival (equal times keep the file's order) and lets the first arrive at 0.
+    """Sorts rows by arrival (stably) and shifts times so that the first is 0.
 
-    A format whose time 0 is the start of the replay keeps it, unless its times are dates or count since 1970.
+    Times of a format whose time 0 is the start of the replay are not shifted, unless they are dates or since 1970.
     """
     rows = trace.rows
     assert rows.arrival_ns is not None
@@ -285,7 +285,7 @@ def _sort(trace: Trace, dates: bool) -> None:
 
 
 def _skip(trace: Trace, seconds: float, limit: int | None) -> None:
-    """Leaves out the rows before so many seconds, the new time 0, and all but the first `limit` rows of the file."""
+    """Drops the rows before `seconds`, the new time 0, and keeps at most `limit` others, the first of the file."""
     rows = trace.rows
     if rows.arrival_ns is None:
         raise WorkloadError(f"workload.skip_s={seconds:g}: {trace.path} has no arrival times to skip by")
