@@ -299,10 +299,10 @@ class Allocator(ABC):
         Raises:
             AllocatorError: the sequence holds nothing, is finished, or would exceed `max_model_len`.
         """
-        self._known(holder)
-        if holder.finished:
-            raise AllocatorError(f"{holder.name} is finished and can't grow")
-        if tokens > self.max_model_len:
+        if holder.finished or tokens > self.max_model_len or self._holders.get(holder.row) is not holder:
+            self._known(holder)
+            if holder.finished:
+                raise AllocatorError(f"{holder.name} is finished and can't grow")
             raise AllocatorError(f"{holder.name} grows to {tokens} tokens, past max_model_len={self.max_model_len}")
         if self._ledger is not None:
             return self._grow_by_layer(holder, tokens)
@@ -311,13 +311,14 @@ class Allocator(ABC):
         added = self.widen(holder, tokens)
         if not added:
             return 0
-        if not holder.promise and holder.held + added <= holder.final:  # the usual case: they will all be filled
+        held = holder.held + added
+        if not holder.promise and held <= holder.final:  # the usual case: they will all be filled
             self._reserved += added
-            holder.held += added
-            holder.room += added
-            return holder.room
+            holder.held = held
+            holder.room = room = holder.room + added
+            return room
         before = split(holder)
-        holder.held += added
+        holder.held = held
         holder.room += added
         if holder.promise:
             holder.promise = max(holder.promise, tokens)

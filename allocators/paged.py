@@ -91,19 +91,21 @@ class Paged(Allocator):
         return len(blocks) * self.block_size
 
     def widen(self, holder: Holder, tokens: int) -> int:
-        blocks, rest = self._blocks[holder.row], holder.held % self.block_size
-        new = self.pool.allocate(-(-tokens // self.block_size) - len(blocks) + bool(rest))
+        row, size = holder.row, self.block_size
+        blocks, rest = self._blocks[row], holder.held % size
+        have = len(blocks)
+        new = self.pool.allocate(-(-tokens // size) - have + (1 if rest else 0))
         if new is None:
             return 0
         if rest:
             return self._own_last(holder, new)
-        if len(new) == 1:
-            self.tables[holder.row, len(blocks)] = new[0]
-            self._dirty.add(holder.row)
-        else:
-            self.set_row(holder, len(blocks), new)
         blocks += new
-        return len(new) * self.block_size
+        if len(new) > 1:
+            self.set_row(holder, have, new)
+            return len(new) * size
+        self.tables[row, have] = new[0]
+        self._dirty.add(row)
+        return size
 
     def fork(self, parent: Holder, child: Holder, common: int = 0) -> bool:
         """Share every block with stored tokens; it takes none, so it is never refused."""

@@ -256,9 +256,7 @@ class Batch:
         return self._stats
 
     def _sums(self) -> BatchStats:
-        context, lanes = 0, len(self.seqs)
-        for seq in self.seqs:
-            context += seq.stored
+        context, lanes = sum([seq.stored for seq in self.seqs]), len(self.seqs)
         prompts = prompt_tokens = prompt_context = pairs = 0
         if self.counts.count(1) < lanes:
             for seq, count in zip(self.seqs, self.counts, strict=True):

@@ -18,8 +18,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from harness.console.mistakes import explained
 
+from .command import FAST, command
+
 ROOT = Path(__file__).resolve().parents[1]
-FAST = ("device=simulated", "workload.num_requests=6")
 
 
 def harness(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -53,10 +54,10 @@ def test_a_single_run_writes_its_folder(tmp_path):
 
 
 def test_an_exported_workload_replays_to_the_same_requests(tmp_path):
-    assert harness(tmp_path, *FAST, "hydra.run.dir=first").returncode == 0
-    again = harness(tmp_path, "device=simulated", "workload=trace", "workload.path=first/workload.jsonl",
+    assert command(tmp_path, *FAST, "hydra.run.dir=first").code == 0
+    again = command(tmp_path, "device=simulated", "workload=trace", "workload.path=first/workload.jsonl",
                     "hydra.run.dir=second")  # fmt: skip
-    assert again.returncode == 0, again.stderr
+    assert again.code == 0, again.err
     assert (tmp_path / "first/requests.csv").read_bytes() == (tmp_path / "second/requests.csv").read_bytes()
 
 
@@ -69,6 +70,7 @@ def test_same_seed_same_bytes_whatever_the_hash_seed(tmp_path):
     assert (tmp_path / "one/requests.csv").read_bytes() != (tmp_path / "three/requests.csv").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_real_run_survives_a_package_called_kernels_and_checks_the_allocator(tmp_path):
     """`transformers` looks for a distribution of the same name as our folder."""
     fake = tmp_path / "site" / "kernels-0.11.0.dist-info"
@@ -82,8 +84,8 @@ def test_a_real_run_survives_a_package_called_kernels_and_checks_the_allocator(t
 
 
 def test_a_sweep_goes_on_after_a_failing_job_and_marks_it(tmp_path):
-    done = harness(tmp_path, *FAST, "-m", "allocator.block_size=16,3,8")
-    assert done.returncode == 1
+    done = command(tmp_path, *FAST, "-m", "allocator.block_size=16,3,8")
+    assert done.code == 1
     sweep = only(tmp_path, "results/sweep/*")
     table = pd.read_csv(sweep / "comparison.csv")
     assert table["status"].tolist() == ["finished", "failed", "finished"]
@@ -93,15 +95,15 @@ def test_a_sweep_goes_on_after_a_failing_job_and_marks_it(tmp_path):
 
 
 def test_a_sweep_on_the_command_line_narrows_the_experiment(tmp_path):
-    done = harness(tmp_path, "experiment=paged_vs_static", *FAST, "system=vllm,orca_max")
-    assert done.returncode == 0, done.stderr
+    done = command(tmp_path, "experiment=paged_vs_static", *FAST, "system=vllm,orca_max")
+    assert done.code == 0, done.err
     table = pd.read_csv(only(tmp_path, "results/paged_vs_static/*") / "comparison.csv")
     assert table["system"].tolist() == ["vLLM", "Orca (Max)"]
 
 
 def test_the_label_tells_what_ran_not_what_a_row_was_called(tmp_path):
-    done = harness(tmp_path, *FAST, "system=vllm", "scheduler=static", "hydra.run.dir=run")
-    assert done.returncode == 0, done.stderr
+    done = command(tmp_path, *FAST, "system=vllm", "scheduler=static", "hydra.run.dir=run")
+    assert done.code == 0, done.err
     assert json.loads((tmp_path / "run/summary.json").read_text())["system"] == "static + paged(on_demand)"
 
 
@@ -170,20 +172,20 @@ def test_a_mistake_gets_an_answer_and_a_nonzero_exit(tmp_path, arguments, answer
     ]
     if "device.kind=tpu" in arguments:
         fast.remove("device=simulated")
-    done = harness(tmp_path, *fast, *arguments)
-    assert done.returncode != 0
-    assert all(answer in done.stderr for answer in answers), done.stderr
-    assert "Traceback" not in done.stderr
+    done = command(tmp_path, *fast, *arguments)
+    assert done.code != 0
+    assert all(answer in done.err for answer in answers), done.err
+    assert "Traceback" not in done.err
 
 
 def test_what_a_run_did_otherwise_than_one_may_think_is_said(tmp_path):
-    done = harness(tmp_path, *FAST, "model=llama_8b", "device.hardware=h100", "workload.arrival=burst",
+    done = command(tmp_path, *FAST, "model=llama_8b", "device.hardware=h100", "workload.arrival=burst",
                    "workload.rate=3", "slo_ms={ttft: 2000}", "hydra.run.dir=run")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert summary["device"] == "simulated: opt-13b-a100-sosp23"
     assert summary["goodput"] > 0
-    said = " ".join(done.stdout.split())
+    said = " ".join(done.out.split())
     assert "simulated: opt-13b-a100-sosp23" in said
     assert "step times are those of opt-13b-a100-sosp23, whatever model and device.hardware may be" in said
     assert "workload.rate=3 has no effect with arrival=burst" in said

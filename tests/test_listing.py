@@ -10,7 +10,7 @@ from harness.errors import HarnessError
 def test_every_choice_has_a_sentence_of_its_own(name: str) -> None:
     found = dict(entries(name))
     assert found
-    assert all(len(sentence) > 8 for sentence in found.values()), found
+    assert all(len(sentence) > 8 and sentence[-1] in ".?!" for sentence in found.values()), found
     if name == "schedulers":
         assert len(set(found.values())) == len(found)
 

@@ -59,7 +59,7 @@ ELSEWHERE = (
     "hydra/launcher",
     "resume",
 )
-QUICK = ("inspect FILE", "device=simulated system=vllm", "-m device=simulated system=orca_max,vllm")
+QUICK = ("inspect FILE", "-m device=simulated system=orca_max,vllm")
 FEW = "workload.num_requests=6"
 RUN = [pytest.param(words, marks=() if words in QUICK else pytest.mark.slow) for words in commands()
        if words != "compile" and not any(part in words for part in ELSEWHERE)]  # fmt: skip

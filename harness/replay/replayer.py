@@ -93,10 +93,11 @@ class Replay:
         self.events: list[tuple[int, int, int]] = []  # time (ns), kind, engine; arrivals come from `source`
         self.alarms = [-1] * len(engines)  # when idle engines want to be woken (ns); wake-ups at other times are stale
         self.free = set(range(len(engines)))  # engines that may start a step now
+        self.several = len(engines) > 1
         self.ended = self.tokens = self.in_flight = 0
 
     def run(self) -> None:
-        events, source, clock, free, alone = self.events, self.source, self.clock, self.free, len(self.engines) == 1
+        events, source, clock, free, alone = self.events, self.source, self.clock, self.free, not self.several
         now = ended = clock.now
         while True:
             while events and events[0][0] <= now:
@@ -127,8 +128,7 @@ class Replay:
             engine.close(ended)
 
     def _land(self, at: int) -> None:
-        engine = self.engines[at]
-        tokens, ended = engine.land(self.clock)
+        tokens, ended = self.engines[at].land(self.clock)
         self.in_flight -= 1
         self.tokens += tokens
         if ended:
@@ -168,8 +168,8 @@ class Replay:
 
     def _start(self, now: int, arrival: int | None) -> None:
         """Let the free engines start steps, or note when they want to be woken."""
-        several = len(self.engines) > 1
-        if self.source.closed and several:  # a step that starts now may let a request arrive when it lands
+        several = self.several
+        if several and self.source.closed:  # a step that starts now may let a request arrive when it lands
             arrival = now
         for at in sorted(self.free) if several else (0,):
             engine = self.engines[at]

@@ -13,6 +13,7 @@ from allocators.base import Allocator, AllocatorError, Ask, Holder, Move
 from allocators.checker import Checked, ContractError
 from allocators.compaction import Extent, Plan, plan
 from allocators.contiguous import Contiguous
+from tests.conformance.effort import cases
 
 
 @st.composite
@@ -40,7 +41,7 @@ def after(extents: list[Extent], found: Plan) -> list[Extent]:
     return now
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=cases(400), deadline=None, derandomize=True)
 @given(pools(), st.integers(1, 12), st.data())
 def test_a_plan_makes_the_hole_and_moves_as_little_as_any_window(
     pool: tuple[list[Extent], int, int], wanted: int, data: st.DataObject

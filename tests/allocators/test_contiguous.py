@@ -11,6 +11,7 @@ from allocators.base import Allocator, Ask, Holder
 from allocators.checker import Checked
 from allocators.contiguous import Contiguous
 from tests.conformance.allocator import AllocatorConformance
+from tests.conformance.effort import cases
 
 
 class TestSlab(AllocatorConformance):
@@ -41,7 +42,7 @@ class TestGrowing(AllocatorConformance):
 
 
 class TestCompactingAndGrowing(AllocatorConformance):
-    effort = settings(AllocatorConformance.effort, max_examples=100)
+    effort = settings(AllocatorConformance.effort, max_examples=cases(100))
     extends_past_growth = False
 
     def make(self, capacity: int, max_model_len: int) -> Allocator:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from allocators.block_pool import BlockPool
+from tests.conformance.effort import cases
 
 
 def held(pool: BlockPool, contents: str) -> list[int]:
@@ -167,6 +168,6 @@ class Machine(RuleBasedStateMachine):
 
 
 def test_any_calls_agree_with_a_plain_list() -> None:
-    effort = settings(max_examples=100, stateful_step_count=50, deadline=None, derandomize=True)
+    effort = settings(max_examples=cases(100), stateful_step_count=50, deadline=None, derandomize=True)
     run_state_machine_as_test(Machine, settings=effort)
     run_state_machine_as_test(type("ToBack", (Machine,), {"to_back": True}), settings=effort)

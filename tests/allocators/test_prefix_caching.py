@@ -13,6 +13,7 @@ from allocators.base import Allocator, AllocatorError, Ask, Hit, Holder
 from allocators.checker import Checked
 from allocators.paged import Paged
 from tests.conformance.allocator import AllocatorConformance, Device
+from tests.conformance.effort import cases
 
 SIZE = 4
 
@@ -255,5 +256,5 @@ class SharingMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("freed_blocks", ["front", "back"])
 def test_whoever_shares_reads_its_own_tokens(freed_blocks: str) -> None:
-    effort = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+    effort = settings(max_examples=cases(60), stateful_step_count=40, deadline=None, derandomize=True)
     run_state_machine_as_test(type("Machine", (SharingMachine,), {"freed_blocks": freed_blocks}), settings=effort)

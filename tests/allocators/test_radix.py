@@ -17,6 +17,7 @@ from allocators.radix import Radix
 from allocators.radix_tree import Node, RadixTree
 from tests.allocators.radix_rules import Text, admitted, check_tree
 from tests.conformance.allocator import AllocatorConformance, Device
+from tests.conformance.effort import cases
 
 
 class TestRadix(AllocatorConformance):
@@ -267,7 +268,7 @@ texts = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=cases(150), deadline=None, derandomize=True)
 @given(texts, st.integers(20, 60))
 def test_hits_are_those_of_a_trie_of_single_tokens(served: list[list[int]], capacity: int) -> None:
     allocator, trie = Radix(capacity, 200), Trie(capacity)
@@ -389,11 +390,11 @@ class SharingMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_whoever_shares_reads_its_own_tokens(page_size: int) -> None:
-    effort = settings(max_examples=50, stateful_step_count=40, deadline=None, derandomize=True)
+    effort = settings(max_examples=cases(50), stateful_step_count=40, deadline=None, derandomize=True)
     run_state_machine_as_test(type("Machine", (SharingMachine,), {"page_size": page_size}), settings=effort)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=cases(150), deadline=None, derandomize=True)
 @given(st.data())
 def test_growing_in_bulk_is_growing_one_by_one(data: st.DataObject) -> None:
     """With a pool that runs out of free slots, then of cached ones, in the midst of a round."""
@@ -483,7 +484,7 @@ def test_a_broken_tree_is_found_out(broken: type[RadixTree], monkeypatch: pytest
     monkeypatch.setattr("allocators.radix.RadixTree", broken)
     monkeypatch.setattr("tests.allocators.test_radix.check_tree", lambda radix: None)
     machine = type("Machine", (SharingMachine,), {"what_is_kept_is_where_the_tree_says": None})
-    effort = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True, database=None,
+    effort = settings(max_examples=cases(60), stateful_step_count=40, deadline=None, derandomize=True, database=None,
                       phases=[Phase.generate], report_multiple_bugs=False)  # fmt: skip
     with pytest.raises((AssertionError, AllocatorError, IndexError, ValueError)):
         run_state_machine_as_test(machine, settings=effort)

@@ -27,6 +27,7 @@ from schedulers.continuous import Continuous
 from schedulers.static import Static
 from schedulers.vllm_v1 import VllmV1
 
+from .effort import cases
 from .jumps import any_jump_is_its_steps
 
 Make = Callable[[int, int], Allocator]
@@ -326,8 +327,8 @@ class AllocatorConformance:
 
     capacity = 200
     max_model_len = 48
-    effort = settings(max_examples=20, stateful_step_count=30, deadline=None, derandomize=True)
-    simulations = settings(max_examples=12, deadline=None, derandomize=True)
+    effort = settings(max_examples=cases(20), stateful_step_count=30, deadline=None, derandomize=True)
+    simulations = settings(max_examples=cases(12), deadline=None, derandomize=True)
     extends_past_growth = True
 
     def make(self, capacity: int, max_model_len: int) -> Allocator:
@@ -356,8 +357,8 @@ class AllocatorConformance:
         assert allocator.memory().free == self.capacity
 
     @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
-    def test_a_thousand_random_calls_lose_no_slot(self, allocator: Checked, seed: int) -> None:
-        for seq in churn(allocator, seed, calls=1000).live:
+    def test_random_calls_lose_no_slot(self, allocator: Checked, seed: int) -> None:
+        for seq in churn(allocator, seed, calls=cases(1000)).live:
             allocator.free(seq)
         assert allocator.memory().free == self.capacity
 

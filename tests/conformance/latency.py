@@ -22,6 +22,7 @@ from schedulers.continuous import Continuous
 from schedulers.quiet import vouched
 from schedulers.request import Batch, Request, Sequence
 
+from .effort import cases
 from .jumps import any_jump_is_its_steps
 
 
@@ -57,8 +58,8 @@ class LatencyConformance:
     """
 
     longest = 3000
-    effort = settings(max_examples=40, deadline=None, derandomize=True)
-    simulations = settings(max_examples=15, deadline=None, derandomize=True)
+    effort = settings(max_examples=cases(40), deadline=None, derandomize=True)
+    simulations = settings(max_examples=cases(15), deadline=None, derandomize=True)
 
     def make(self) -> Latency:
         raise NotImplementedError("override make()")

@@ -37,6 +37,7 @@ from schedulers.request import Request
 from schedulers.reservation import on_demand
 from schedulers.static import Static
 
+from .effort import cases
 from .jumps import LATENCIES, Rows, workloads
 
 LONGEST = 40
@@ -95,8 +96,8 @@ class RouterConformance:
         simulations: how hard where each try is whole simulations.
     """
 
-    effort = settings(max_examples=40, deadline=None, derandomize=True)
-    simulations = settings(max_examples=20, deadline=None, derandomize=True)
+    effort = settings(max_examples=cases(40), deadline=None, derandomize=True)
+    simulations = settings(max_examples=cases(20), deadline=None, derandomize=True)
 
     def make(self, num_engines: int) -> Router:
         raise NotImplementedError("override make()")

@@ -33,6 +33,7 @@ from schedulers.group import Branch
 from schedulers.request import Batch, Rejection, Request, Sequence
 from schedulers.reservation import RESERVATIONS, Reservation, on_demand
 
+from .effort import cases
 from .jumps import any_jump_is_its_steps
 
 STEP_NS = 10
@@ -194,8 +195,8 @@ class SchedulerConformance:
     fcfs = True
     closed_batches = False
     caps_length = False
-    effort = settings(max_examples=150, deadline=None, derandomize=True)
-    simulations = settings(max_examples=20, deadline=None, derandomize=True)
+    effort = settings(max_examples=cases(150), deadline=None, derandomize=True)
+    simulations = settings(max_examples=cases(20), deadline=None, derandomize=True)
 
     def make(self, allocator: Allocator, reservation: Reservation, **limits: Any) -> Scheduler:
         raise NotImplementedError("override make(allocator, reservation, **limits)")

@@ -75,7 +75,8 @@ UNPUBLISHED = (
     "hybrid_memory",
     "pool_size",
 )
-SLOW = {"request_rate", "knobs", "beam_search", "shared_prefix", "parallel_sampling"}
+SLOW = {"request_rate", "knobs", "beam_search", "shared_prefix", "parallel_sampling", "memory_saved", "block_size",
+        "swap_vs_recompute", "output_variance", "prefix_cache", "chatbot", "schedulers", "pool_size"}  # fmt: skip
 
 
 @pytest.fixture(
@@ -163,6 +164,7 @@ def test_the_sweep_of_claims_runs_every_part() -> None:
     assert [part.strip() for part in cfg.hydra.sweeper.params.part.split(",")] == list(cfg.parts)
 
 
+@pytest.mark.slow
 def test_every_part_of_claims_composes() -> None:
     for overrides in composed(["experiment=claims"]).parts.values():
         assert composed(overrides).task.startswith("harness.")

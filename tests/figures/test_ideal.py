@@ -12,6 +12,7 @@ from allocators.paged import Paged
 from schedulers.ideal import Ideal, peak
 from schedulers.request import Request
 from schedulers.reservation import Reservation, on_demand
+from tests.conformance.effort import cases
 from tests.conformance.jumps import LATENCIES, assert_same, simulate
 from tests.conformance.scheduler import SchedulerConformance, serve
 
@@ -30,7 +31,7 @@ def test_the_peak_is_what_counting_step_by_step_finds(lanes: list[tuple[int, int
     assert peak(lanes) == max(counted, default=0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(LENGTHS, st.sampled_from([1, 4]))
 def test_nobody_is_preempted(lengths: list[tuple[int, int]], block_size: int) -> None:
     scheduler = Ideal(Paged(96, 80, block_size), on_demand, max_model_len=80, max_num_seqs=64, watermark=0.3)
@@ -55,7 +56,7 @@ def test_the_head_is_admitted_in_the_first_step_from_which_the_future_fits() -> 
     assert sizes == [1] * 6 + [2] * 2 + [1]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=cases(30), deadline=None)
 @given(LENGTHS, st.integers(0, 20_000))
 def test_steps_taken_together_are_the_steps_taken_one_by_one(lengths: list[tuple[int, int]], gap: int) -> None:
     requests = [Request(i, gap * i, p, o) for i, (p, o) in enumerate(lengths)]

@@ -95,7 +95,7 @@ def test_latents_and_keys_wider_than_values(
 SINKS = torch.tensor([0.3, -2.0, 5.0, 0.0], device=DEVICE)
 
 
-@pytest.mark.parametrize("block_size", [0, 16])
+@pytest.mark.parametrize("block_size", [pytest.param(0, marks=pytest.mark.slow), 16])
 @pytest.mark.parametrize(
     "variant",
     [AttentionVariant(window=1), AttentionVariant(window=20), AttentionVariant(window=300),

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,6 +17,7 @@ def harness(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "harness", *arguments], cwd=ROOT, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_this_machine_is_measured_and_simulated(tmp_path: Path) -> None:
     short = [
         "workload=fixed",

@@ -38,6 +38,7 @@ MODELS = CONFIGS | {
     "minicpm3": families()["minicpm3"],
     "gemma3": families()["gemma3"],
 }  # fmt: skip
+FEW = ("opt", "llama", "gpt_neox", "gemma3")
 POOL = {"seed": 0, "max_model_len": 64, "kv_slots": 64, "kv_bytes": None, "gpu_memory_utilization": None}
 
 
@@ -72,7 +73,7 @@ def steps() -> list[Packed]:
     return made
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in MODELS])
 def test_flat_and_plain_agree(name: str) -> None:
     model = built(name)
     plain = [runner_of(model).forward(step) for step in steps()]

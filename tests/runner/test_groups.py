@@ -20,6 +20,7 @@ from schedulers.continuous import Continuous
 from schedulers.request import Request
 from schedulers.reservation import RESERVATIONS
 from schedulers.static import Static
+from tests.conformance.effort import cases
 from tests.runner.serving import VOCABULARY, answers, expected, model_of, serve
 
 POOL, LONGEST = 240, 64
@@ -77,7 +78,7 @@ def found(name: str = "llama") -> dict[int, list[tuple[list[int], float]]]:
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("static", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_beams_are_those_that_transformers_finds(place: str, static: bool) -> None:
     if static and place == "swapping":
         pytest.skip("static batches do not swap")
@@ -108,7 +109,7 @@ def drawn(name: str = "llama") -> dict[int, list[list[int]]]:
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("budget", [9, 64])
+@pytest.mark.parametrize("budget", [9, pytest.param(64, marks=pytest.mark.slow)])
 def test_samples_are_drawn_from_what_the_model_says(place: str, budget: int) -> None:
     served = serve("llama", PLACES[place](), scheduler(place, budget=budget), asked(beams=False))
     for request in asked(beams=False):
@@ -131,7 +132,7 @@ def test_states_of_samples_and_beams_go_with_them(name: str, place: str) -> None
         assert [tokens for tokens, _ in ours] == [tokens for tokens, _ in beams]
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=cases(12), deadline=None, derandomize=True)
 @given(
     st.sampled_from(sorted(PLACES)), st.booleans(), st.sampled_from([4, 9, 20, 64]), st.sampled_from([96, 120, 240]),
     st.sampled_from([1, 4, 16]), st.booleans(), st.sampled_from([0, 60, 200]),

@@ -17,6 +17,7 @@ from schedulers.request import Batch, Request
 from schedulers.reservation import on_demand
 from schedulers.static import Static
 from schedulers.vllm_v1 import VllmV1
+from tests.conformance.effort import cases
 from tests.runner.serving import VOCABULARY, answers, difference, serve
 
 LONGEST = 64
@@ -128,7 +129,7 @@ def test_a_stale_block_shows() -> None:
         served("llama", requests, partial(VllmV1, max_num_seqs=2), slots=80, tamper=tamper)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=cases(12), deadline=None, derandomize=True)
 @given(st.data())
 def test_any_workload_under_any_limits_says_the_same(data: st.DataObject) -> None:
     """Prompts out of a small alphabet of pieces, so that prefixes of every length are shared."""

@@ -16,6 +16,7 @@ from allocators.radix import Radix
 from schedulers.request import Batch, Request
 from schedulers.vllm_v1 import VllmV1
 from tests.allocators.radix_rules import check_tree
+from tests.conformance.effort import cases
 from tests.runner.serving import answers, difference
 from tests.runner.test_prefix_caching import LONGEST, SCHEDULERS, families, served, tokens
 
@@ -77,7 +78,7 @@ def test_an_answer_that_becomes_a_prompt_is_hit_to_its_last_stored_token() -> No
     assert difference(said, answers("llama", [first, second])) < 1e-4
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=cases(12), deadline=None, derandomize=True)
 @given(st.data())
 def test_any_workload_under_any_limits_says_the_same(data: st.DataObject) -> None:
     """Prompts out of a small alphabet of pieces, so that prefixes of every length are shared."""

@@ -22,6 +22,7 @@ from schedulers.past_future import PastFuture
 from schedulers.request import Batch, Request
 from schedulers.reservation import Reservation, on_demand
 from tests.conformance import scheduler as conformance
+from tests.conformance.effort import cases
 from tests.conformance.scheduler import SchedulerConformance, serve
 
 
@@ -118,7 +119,7 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 40), st.none() |
                    max_size=20)  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=cases(150), deadline=None, derandomize=True)
 @given(LENGTHS, st.sampled_from([1, 4, 16]), st.booleans(), st.booleans(), st.integers(1, 20))
 def test_nobody_is_ever_preempted(
     lengths: list[tuple[int, int, int | None]], block_size: int, caching: bool, chunked: bool, budget: int
@@ -132,7 +133,7 @@ def test_nobody_is_ever_preempted(
     assert served.preemptions == 0
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=cases(60), deadline=None, derandomize=True)
 @given(LENGTHS, st.sampled_from([1, 4, 16]))
 def test_a_promise_that_is_counted_admits_whom_one_that_is_taken_does(
     lengths: list[tuple[int, int, int | None]], block_size: int
@@ -151,7 +152,7 @@ def test_a_promise_that_is_counted_admits_whom_one_that_is_taken_does(
 # ---- max_utilization
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=cases(100), deadline=None, derandomize=True)
 @given(LENGTHS, st.booleans(), st.sampled_from(["fcfs", "longest_prefix"]))
 def test_in_order_of_arrival_it_is_continuous_batching_without_a_watermark(
     lengths: list[tuple[int, int, int | None]], chunked: bool, policy: str
@@ -165,7 +166,7 @@ def test_in_order_of_arrival_it_is_continuous_batching_without_a_watermark(
     assert told[0] == told[1]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=cases(100), deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 40), st.integers(0, 2), st.integers(0, 90)), min_size=1,
                 max_size=14), st.booleans(), st.integers(1, 6))  # fmt: skip
 def test_with_priorities_whoever_runs_comes_before_whoever_waits(
@@ -252,7 +253,7 @@ def test_a_short_history_lets_more_in_than_a_long_one() -> None:
     assert joined[0] > joined[1] >= 1
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=cases(60), deadline=None, derandomize=True)
 @given(LENGTHS, st.sampled_from([1, 4]))
 def test_with_the_truth_nobody_is_preempted_and_with_nothing_reserved_it_is_the_ideal(
     lengths: list[tuple[int, int, int | None]], block_size: int

@@ -13,7 +13,7 @@ from harness.job import run_job
 from harness.tasks.claims import composed
 
 RUN = ["device=simulated", "device.latency=roofline", "device.hardware=l4", "model=gemma3_mini",
-       "workload.num_requests=8", "workload.rate=50", "workload.fit=scale", "max_model_len=256", "kv_slots=500",
+       "workload.num_requests=5", "workload.rate=50", "workload.fit=scale", "max_model_len=256", "kv_slots=500",
        "memory_map=false", "debug=true"]  # fmt: skip
 
 
@@ -28,7 +28,7 @@ def test_who_foresees_slots_needs_slots(tmp_path: Path, scheduler: str) -> None:
     assert refused["status"] == "failed"
     assert "foresees a slot for each token, and here layers lie apart" in refused["error"]
     row = run(tmp_path / "b", f"scheduler={scheduler}", "allocator=paged", "allocator.block_size=1")
-    assert (row["status"], row["finished"]) == ("finished", 8), row["error"]
+    assert (row["status"], row["finished"]) == ("finished", 5), row["error"]
     if scheduler == "ideal":
         assert row["preemptions"] == 0 < row["saturated_s"]
 
@@ -39,7 +39,7 @@ def test_one_step_ahead_of_what_is_given_back_behind_a_window(tmp_path: Path, al
     steps = {}
     for name in ("false", "true"):
         row = run(tmp_path / name, "scheduler=vllm_v1", f"allocator={allocator}", f"simulation.async_scheduling={name}")
-        assert (row["status"], row["finished"]) == ("finished", 8), row["error"]
+        assert (row["status"], row["finished"]) == ("finished", 5), row["error"]
         steps[name] = pd.read_csv(tmp_path / name / "steps.csv")
     books = ["used", "finished_held", "reserved", "over_reserved", "rounding", "cached", "fragmented", "short", "free",
              "out_of_window", "padding", "state"]  # fmt: skip

@@ -11,6 +11,7 @@ from harness.tasks.claims import composed
 from schedulers.continuous import Continuous
 from schedulers.request import Request
 from schedulers.reservation import on_demand
+from tests.conformance.effort import cases
 from tests.conformance.scheduler import STEP_NS
 
 
@@ -38,7 +39,7 @@ def test_a_step_is_decodes_then_the_prompt_that_was_begun_then_new_ones() -> Non
     assert told == [{0: 3, 1: 3}, {0: 1, 1: 1, 2: 6}, {0: 1, 1: 1, 2: 2, 3: 4}, {0: 1, 1: 1, 2: 1, 3: 5}]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=cases(150), deadline=None, derandomize=True)
 @given(
     st.lists(
         st.tuples(st.integers(1, 50), st.integers(1, 40), st.sampled_from([0, 0, 30, 90])), min_size=1, max_size=14

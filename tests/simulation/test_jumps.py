@@ -22,6 +22,7 @@ from schedulers.reservation import on_demand
 from schedulers.static import Static
 from schedulers.static_bucketed import StaticBucketed
 from schedulers.vllm_v1 import VllmV1
+from tests.conformance.effort import cases
 from tests.conformance.jumps import LATENCIES, any_jump_is_its_steps, assert_jumps_are_steps
 from tests.latency.models import TINY
 
@@ -58,7 +59,7 @@ SCHEDULERS = {
 def test_a_jump_is_its_steps(name: str) -> None:
     cls, more = SCHEDULERS[name]
 
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=cases(60), deadline=None, derandomize=True)
     @given(st.data())
     def check(data: st.DataObject) -> None:
         def make(*parts: Any, **limits: Any) -> Scheduler:

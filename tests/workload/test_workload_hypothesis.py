@@ -19,8 +19,9 @@ from harness.workload import WorkloadError, build_workload, export, prompt_token
 from harness.workload.readers import KNOWN
 from harness.workload.readers.format import Format
 from schedulers.request import Request
+from tests.conformance.effort import cases
 
-QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=cases(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PLACE = re.compile(r"(:((row|request) )?\d+: )|(: the file as a whole )|(^workload\.)|( could each be )")
 
 whole = st.integers(1, 5000)
@@ -183,7 +184,7 @@ def test_good_rows_with_bytes_changed(layout: Format, data: st.DataObject) -> No
     check(bytes(content), invalid=data.draw(st.sampled_from(["error", "drop"])))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=cases(150), deadline=None)
 @given(
     st.binary(max_size=200),
     st.sampled_from([b"", b"\x1f\x8b", b"{", b"[", b"\xef\xbb\xbf", b"\xff\xfe", b"prompt_len,output_len\n"]),
@@ -192,7 +193,7 @@ def test_any_bytes(data: bytes, start: bytes) -> None:
     check(start + data)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=cases(50), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2**62), whole, whole, st.text(max_size=5)), min_size=1, max_size=20))
 def test_what_is_exported_is_read_back(rows: list[tuple[int, int, int, str]]) -> None:
     text = "".join(
