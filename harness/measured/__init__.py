@@ -1,1 +1,1 @@
-"""`experiment=measured`: rows of measured serving runs, predicted from operator tables, one beside the other."""
+"""`experiment=measured`: measured serving runs, a row each, beside their predictions from operator tables."""

@@ -1,10 +1,10 @@
-"""What each rule brings, one switched off at a time: `python -m harness.measured.ablation`.
+"""The effect of each rule, one switched off at a time: `python -m harness.measured.ablation`.
 
     python -m harness.measured.ablation ROWS TABLES SPLIT FILE [EVERY]
 
-writes the median |error| of TPOT and TTFT (%) of the groups that SPLIT names, which constants were fitted to, and of
-all others, by engine, with all rules and without each, over those rows that are predicted either way. Constants stay as
-they are. TTFT is of rows from inferencex only. Of all rows every EVERY-th (12) is taken.
+writes the median |error| of TPOT and TTFT (%) by engine, with all rules and without each, over the rows that are
+predicted in both cases: for the groups in SPLIT, to which constants were fitted, and for all others. Constants are not
+fitted again. TTFT is of rows from inferencex only. Every EVERY-th row (12) is used.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _errors(rows: pd.DataFrame, predictor: Predictor) -> pd.DataFrame:
 
 
 def wide(table: pd.DataFrame) -> pd.DataFrame:
-    """A line a rule, TPOT / TTFT by groups and engine."""
+    """A line per rule, TPOT / TTFT by groups and engine."""
     cells = table.assign(both=[f"{tpot} / {ttft}" for tpot, ttft in
                                zip(table["TPOT median %"], table["TTFT median %"], strict=True)],
                          at=table["groups"] + ", " + table["engine"])  # fmt: skip
@@ -72,7 +72,7 @@ def wide(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def main(rows: str, tables: str, split: str, file: str, every: str = "12") -> None:
-    """Write the table, and print a line a rule."""
+    """Write the table, and print a line per rule."""
     named = yaml.safe_load(Path(split).read_text(encoding="utf-8"))["fit"]
     fitted = {(group["model"], group["gpu"], group["engine"]) for group in named}
     table = ablate(read_rows(Path(rows)).iloc[:: int(every)], Path(tables), fitted)

@@ -1,4 +1,4 @@
-"""A closed loop served by the scheduler and the engine themselves, for runs whose pool may fill."""
+"""A closed loop served by the real scheduler and `Engine`, for runs whose pool may fill."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from schedulers.vllm_v1 import VllmV1
 
 def serve_exactly(loop: Loop, costs: Costs, prompts: np.ndarray, outputs: np.ndarray
                   ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:  # fmt: skip
-    """As `loop.serve`, and how many preemptions there were. Blocks are taken as a sequence grows (vLLM), or promised at
+    """As `loop.serve`, and the number of preemptions. Blocks are allocated as a sequence grows (vLLM), or reserved at
     admission (TensorRT-LLM's GUARANTEED_NO_EVICT).
 
     Raises:
-        HarnessError: a loop that `schedulers/` has no scheduler for, or a request that never fits the pool.
+        HarnessError: no scheduler in `schedulers/` fits the loop, or a request never fits the pool.
     """
     if loop.kind not in (CHUNKED, WHOLE) or loop.engines > 1 or loop.wait_steps:
         raise HarnessError("only one engine without a batch wait is served by the scheduler itself")

@@ -1,12 +1,12 @@
-"""The constants of machines, found on the groups of rows that a split names: `python -m harness.measured.fit`.
+"""Fits the constants of machines to the groups of rows in a split: `python -m harness.measured.fit`.
 
     python -m harness.measured.fit ROWS TABLES SPLIT [MOST]
 
-prints what belongs into `harness/operators/machines.yaml`. All groups of an engine are fitted to together, each row
-counting alike; a GPU's constant is of the first of them. One constant after the other takes the best of its grid, in
-rounds, until none moves, from what `machines.yaml` has on. The interval of each is that of the best over resampled
-rows, the others held. Rows whose pool may fill are left out: they are told by the pool, not by these constants. Of a
-group with more than MOST rows (60) every second, third, … is taken.
+prints the content of `harness/operators/machines.yaml`. All groups of an engine are fitted together, with equal weight
+for each row; a GPU's constant is of the first of them. Starting from `machines.yaml`, one constant after the other is
+set to the best value of its grid, in rounds, until none changes. The interval of each is that of the best value over
+resampled rows, with the others fixed. Rows whose pool may fill are left out: the pool determines them, not these
+constants. Of a group with more than MOST rows (60) every second, third, … is used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BUSY, CUT, RESAMPLES, ROUNDS = 1.15, 1.0, 200, 4
 
 def fit(predictor: Predictor, rows: pd.DataFrame, groups: list[Mapping[str, str]], start: Machine, most: int = 60
         ) -> tuple[Machine, dict[str, list[float]], int]:  # fmt: skip
-    """The best constants for some groups together, their values with intervals, and on how many rows."""
+    """(the best constants for some groups together, their values with intervals, the number of rows)."""
     chosen = [row for group in groups for row in _rows(predictor, rows, group, most)]
     known: dict[Machine, np.ndarray] = {}
     best, count = start, len(chosen)
@@ -80,7 +80,7 @@ def _rows(
 
 def _profile(predictor: Predictor, rows: list[tuple[Row, float, float]], machine: Machine, name: str,
              known: dict[Machine, np.ndarray]) -> np.ndarray:  # fmt: skip
-    """``[grid, rows]``: |ln| of TPOT plus that of TTFT, each cut, along one constant; `known` are those told before."""
+    """``[grid, rows]``: |ln| of TPOT plus that of TTFT, each clipped, along one constant; `known` caches results."""
     along = [replace(machine, **{name: float(value)}) for value in GRID[name]]
     for one in along:
         if one not in known:

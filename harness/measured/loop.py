@@ -1,8 +1,8 @@
-"""A closed loop of clients around one engine, or several in lockstep, as long as memory never binds.
+"""A closed loop of clients around one engine, or several in lockstep, if memory is never the limit.
 
-It makes the decisions that the schedulers of `schedulers/` make under the engine of `harness.replay.engine` when nobody
-is ever refused a block: then who decodes needs no look at each sequence, and a step costs the same whatever the batch.
-That it is the same, to the nanosecond, is tested against them. Where the pool may fill they serve themselves.
+It makes the same decisions as the schedulers in `schedulers/` with `harness.replay.engine` when no request is ever
+refused a block: no sequence has to be looked at to know which ones decode, so a step's work does not grow with the
+batch. Tests compare both to the nanosecond. If the pool may fill, those schedulers are used instead (`exact.py`).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class Loop(NamedTuple):
             same, but prompts whole) or `PROMPTS_FIRST` (SGLang: a step has prompts, in pieces, or decodes).
         budget: tokens of a step.
         lanes: most sequences of an engine.
-        ahead: steps that are scheduled before the first of them has landed (2 = asynchronous).
-        blocks, block: of the pool of an engine; promised in full at admission. 0 blocks = never bind.
-        client, tokenize: between sending and arriving (ns): of each request, and of each token of its prompt, which is
-            begun when that of the one before is done.
-        wait_steps, wait_tokens: a step that has decodes leaves prompts waiting for so many steps, or until it would
-            have so many tokens (TensorRT-LLM's batch_wait_timeout_iters, batch_wait_max_tokens_ratio x max_num_tokens).
-        balance_steps: while each engine has decodes, prompts wait so many steps for every one to have some
+        ahead: steps in flight, scheduled before the first of them has completed (2 = asynchronous).
+        blocks, block: number and size of an engine's blocks, reserved in full at admission. 0 blocks = no limit.
+        client, tokenize: ns from sending to arrival: per request, and per token of its prompt; prompts are tokenized
+            one after the other.
+        wait_steps, wait_tokens: a step with decodes leaves prompts waiting for that many steps, or until it would have
+            that many tokens (TensorRT-LLM's batch_wait_timeout_iters, batch_wait_max_tokens_ratio x max_num_tokens).
+        balance_steps: while each engine has decodes, prompts wait up to that many steps until every engine has some
             (TensorRT-LLM's attention_dp_config, enable_balance and timeout_iters).
-        poll_steps: arrivals are looked for after so many decode steps only, and after each step with a prompt (SGLang's
+        poll_steps: arrivals are received only after that many decode steps, and after each step with a prompt (SGLang's
             scheduler_recv_interval); 0 = always.
         grows: tokens that a decode step adds to each sequence, on average (more than one with drafts).
-        engines: side by side, in lockstep.
+        engines: number of engines in lockstep.
         clients: requests in flight.
     """
 
@@ -66,7 +66,7 @@ def serve(
     """Serve every request: (sent, first token, last token), ns, by request.
 
     Args:
-        prompts, outputs: ``[requests]`` tokens and steps; `clients` are sent at 0, each other when one is over.
+        prompts, outputs: ``[requests]`` tokens and steps; `clients` of them are sent at 0, each other when one ends.
     """
     n, engines = len(prompts), loop.engines
     sent, first, last = np.zeros(n), np.full(n, -1.0), np.full(n, -1.0)
@@ -216,7 +216,7 @@ def serve(
 
 @cached_njit()
 def _unbalanced(steps: int, loop: Loop, waiting: np.ndarray, running: np.ndarray, decodes: np.ndarray) -> int:
-    """For how many steps prompts have been held back for want of some on every engine; 0 = they run."""
+    """For how many steps prompts have been held back because some engine has none; 0 = they run."""
     if loop.balance_steps == 0 or loop.engines == 1 or waiting.max() == 0 or decodes.min() == 0:
         return 0
     if (waiting.min() > 0 and running.max() < loop.lanes) or steps + 1 >= loop.balance_steps:

@@ -16,10 +16,10 @@ SHIPPED = Path(__file__).parent / "models"
 
 @lru_cache(maxsize=64)
 def model_config(name: str, folder: Path | None = None) -> Mapping[str, Any]:
-    """Of `ORGANISATION/NAME`, from `folder` or those that are shipped: NAME.json or NAME/config.json.
+    """The config of `ORGANISATION/NAME`, from `folder` or those that are shipped: NAME.json or NAME/config.json.
 
     Raises:
-        HarnessError: there is none; the nearest name is said.
+        HarnessError: there is none; the message has the nearest name.
     """
     for root in (folder, SHIPPED):
         if root is None:

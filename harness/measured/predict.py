@@ -1,4 +1,4 @@
-"""A measured row, predicted: tables composed, a loop set up as its settings say, and its requests served."""
+"""Predicts a measured row: composes its tables, sets up its loop, and serves its requests."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ KINDS = {"vllm": CHUNKED, "trtllm": WHOLE, "sglang": PROMPTS_FIRST}
 
 @dataclass(slots=True)
 class Prediction:
-    """Of a row.
+    """The prediction of a row.
 
     Attributes:
-        ttft_ms, tpot_ms: means over its requests, as the client sees them; NaN where every answer is one token.
-        assumed: what the row does not say.
-        pool: whether memory may have bound.
+        ttft_ms, tpot_ms: means over its requests, as the client sees them; NaN if every answer is one token.
+        assumed: what the row does not record.
+        pool: whether memory may have been the limit.
     """
 
     ttft_ms: float
@@ -41,10 +41,10 @@ class Prediction:
 
 @dataclass(slots=True)
 class Predictor:
-    """Predicts rows from one folder of tables; what a configuration costs is composed once.
+    """Predicts rows from one folder of tables; the costs of each configuration are composed once.
 
     Args:
-        version: of every engine's tables; None = the newest that is there.
+        version: of every engine's tables; None = the newest.
         machines: constants that replace those of `machines.yaml`, by (GPU, engine).
     """
 
@@ -58,7 +58,7 @@ class Predictor:
     _tables: dict[tuple[str, str], Tables] = field(default_factory=dict)
 
     def predict(self, row: Row) -> Prediction:
-        """Raises HarnessError with the reason why a row can't be predicted."""
+        """Predict a row. Raises HarnessError with the reason if that is not possible."""
         settings, machine = settings_of(row), self.machine(row)
         costs, notes = self.costs(row, settings, machine)
         loop, pool = self.loop(row, settings, machine)
@@ -88,7 +88,7 @@ class Predictor:
         return self._tables[key]
 
     def costs(self, row: Row, settings: Settings, machine: Machine) -> tuple[Costs, list[str]]:
-        """Of the row's configuration on a machine, with what the tables had to stand in for."""
+        """The costs of the row's configuration on a machine, and notes on tables that stand in for others."""
         config = model_config(row.model, self.models)
         precision = precision_of(row, config, settings)
         how = settings.experts, settings.fuses, settings.drafts
@@ -103,7 +103,7 @@ class Predictor:
         return with_machine(costs, machine, self.rules, settings), notes
 
     def loop(self, row: Row, settings: Settings, machine: Machine) -> tuple[Loop, str]:
-        """The row's loop, and whether its pool may bind."""
+        """The row's loop, and whether its pool may fill."""
         config, kind = model_config(row.model, self.models), KINDS[row.engine]
         batch = -(-row.clients // row.parallel.data)
         budget = settings.budget or -(-((settings.drafts + 1) * batch + row.isl + 64) // 64) * 64
@@ -131,7 +131,7 @@ class Predictor:
 
 
 def with_machine(costs: Costs, machine: Machine, rules: Rules, settings: Settings) -> Costs:
-    """`costs` with the constants of a machine, as far as they are met by an engine that is set so."""
+    """`costs` with the constants of a machine that apply to an engine with these settings."""
     kernel = {"eager": machine.eager_kernel_us, "bare": machine.bare_kernel_us, "captured": 0.0}[settings.launched]
     hidden = settings.overlaps and rules.overlapped_host
     return costs._replace(
@@ -141,14 +141,14 @@ def with_machine(costs: Costs, machine: Machine, rules: Rules, settings: Setting
 
 
 def pool(model: Model, tables: Tables, parallel: Parallel, precision: Precision, settings: Settings) -> tuple[int, int]:
-    """(blocks, tokens) of one engine's KV pool: what its share of the memory leaves beside weights and a reserve.
+    """(blocks, tokens) of one engine's KV pool: its share of the memory less weights and a reserve.
 
     Raises:
         HarnessError: nothing is left.
     """
     gpu, weights = tables.gpu, model.weight_bytes(precision, parallel)
     left = settings.utilization * gpu.memory - weights - gpu.reserve
-    if tables.engine == "trtllm":  # its share is one of what weights leave free (free_gpu_memory_fraction)
+    if tables.engine == "trtllm":  # its share is of the memory that weights leave free (free_gpu_memory_fraction)
         left = settings.utilization * (gpu.memory - weights - gpu.reserve)
     layout = layout_of(model.text, 2, precision.kv_bytes, parallel.tensor)
     token = sum(len(group.layers) * group.token_bytes for group in layout.groups)
@@ -162,7 +162,7 @@ def pool(model: Model, tables: Tables, parallel: Parallel, precision: Precision,
 def busy(predictor: Predictor, row: Row, ttft_ms: float, tpot_ms: float) -> float:
     """Share of the GPU's time that the measured rate would need: λ · (prefill + osl / C · decode(C)).
 
-    From the row's own measured rate and the operators alone (no constants): above about 1.15 the run was not as stated.
+    From the row's measured rate and the operators alone (no constants); above about 1.15 the run was not as stated.
     """
     settings = settings_of(row)
     bare, _ = predictor.costs(row, settings, Machine())

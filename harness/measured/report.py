@@ -1,4 +1,4 @@
-"""What `experiment=measured` prints, draws and writes: errors by group, coverage, and every row as a point."""
+"""The report of `experiment=measured`: errors by group, coverage, and every row as a point."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def by(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def figures_of(part: pd.DataFrame) -> dict[str, Any]:
-    """Of some rows."""
+    """The error figures of some rows."""
     scored = part[part["refused"] == ""]
     told: dict[str, Any] = {"rows": len(part), "predicted": int((part["refused"] == "").sum()),
                             "not as stated": int((part["not_as_stated"] != "").sum())}  # fmt: skip
@@ -81,7 +81,7 @@ def figures_of(part: pd.DataFrame) -> dict[str, Any]:
 
 
 def peer_errors(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Median |error| of whoever else predicted the rows: columns NAME_ttft_ms and NAME_tpot_ms."""
+    """Median |error| of others' predictions of the rows: columns NAME_ttft_ms and NAME_tpot_ms."""
     names = sorted({column[:-8] for column in rows.columns if column.endswith("_ttft_ms")} - {"silicon"})
     joined = table.merge(rows.reset_index(drop=True).set_axis(table.index)[
         [column for column in rows.columns if column not in table]], left_index=True, right_index=True)  # fmt: skip
@@ -100,14 +100,14 @@ def peer_errors(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def constants(table: pd.DataFrame) -> list[str]:
-    """Those of the machines that occur, with their intervals' file."""
+    """Lines with the constants of the machines that occur, and the file with their intervals."""
     pairs = sorted({(gpu, engine) for gpu, engine in zip(table["gpu"], table["engine"], strict=True)})
     lines = [f"- {gpu}, {engine}: {Machine.of(gpu, engine).said}" for gpu, engine in pairs]
     return [*lines, f"- intervals and the groups they were fitted on: `{PATH.name}` ({', '.join(NAMES)})"]
 
 
 def markdown(table: pd.DataFrame) -> list[str]:
-    """A table as text."""
+    """A table as Markdown."""
     rows = [list(table.columns), ["---"] * len(table.columns), *table.astype(object).values.tolist()]
     cells = (["–" if value is None or value != value else str(value) for value in row] for row in rows)
     return ["| " + " | ".join(row) + " |" for row in cells]
@@ -134,7 +134,7 @@ def _print(groups: pd.DataFrame, lines: list[str]) -> None:
 
 
 def draw(table: pd.DataFrame, rows: pd.DataFrame) -> Figure:
-    """Predicted over measured, a point a row, coloured by engine."""
+    """Predicted over measured, a point per row, coloured by engine."""
     fig = new_figure(11, 5.6)
     axes = fig.subplots(1, 2)
     for ax, name in zip(axes, METRICS, strict=True):
@@ -161,7 +161,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 
 
 def draw_errors(table: pd.DataFrame) -> Figure:
-    """Where the error sits: each group's errors as a strip, TPOT and TTFT side by side."""
+    """The distribution of errors: a strip for each group, TPOT and TTFT side by side."""
     scored = table[table["refused"] == ""].fillna(dict.fromkeys(BY, ""))
     groups = [(" ".join(str(key) for key in keys[:4]).replace("_sxm", ""), part) for keys, part in scored.groupby(BY)]
     fig = new_figure(12, 1.8 + 0.3 * max(len(groups), 1))

@@ -1,4 +1,4 @@
-"""What the client and the engine of a measured row were set to, by a stated table."""
+"""The settings of client and engine of a measured row, from a table of rules."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MODES = {"": "bfloat16", "bf16": "bfloat16"}  # others are called as in the oper
 
 @dataclass(frozen=True)
 class Row:
-    """A row of measured runs, in our words.
+    """A row of measured runs, under our names.
 
     Attributes:
         clients: requests in flight at one engine, or at a group in lockstep.
         seen: the columns that rules look at.
-        notes: what was read differently from how it stands there.
+        notes: entries that were interpreted differently from what they say.
     """
 
     number: int
@@ -47,13 +47,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Settings:
-    """Of a row: the engine's and the client's, and which of them are assumed and by whom told.
+    """The settings of engine and client of a row, which of them are assumed, and their sources.
 
     Attributes:
-        budget: tokens of a step; 0 = what one prompt and a step of decodes take, in 64s, as TensorRT-LLM's scripts with
-            MTP say: (drafts + 1) x batch + isl + 64.
-        launched: how kernels of a step with a prompt are: `eager`, `bare` (not even compiled) or `captured` in pieces.
-        drafts, accepted: tokens drafted a step, and the share of them that is right if those before it are.
+        budget: tokens of a step; 0 = enough for one prompt and a step of decodes, in multiples of 64, as in
+            TensorRT-LLM's scripts with MTP: (drafts + 1) x batch + isl + 64.
+        launched: how kernels of a step with a prompt are launched: `eager`, `bare` (not even compiled) or `captured` in
+            pieces.
+        drafts, accepted: tokens drafted per step, and the probability that one is accepted if those before it are.
     """
 
     shortest: float
@@ -78,15 +79,15 @@ class Settings:
 
     @property
     def grows(self) -> float:
-        """Tokens of a decode step: one, and each draft if those before it were accepted."""
+        """Mean tokens of a decode step: one, and each draft if those before it were accepted."""
         return sum(self.accepted**i for i in range(self.drafts + 1))
 
 
 def read_row(number: int, values: Mapping[str, Any]) -> Row:
-    """A row of the table.
+    """Read a row of the table.
 
     Raises:
-        HarnessError: what can't be a run.
+        HarnessError: it is not a valid run.
     """
     text = {key: "" if value is None or value != value else value for key, value in values.items()}
     tensor, isl, osl, batch = (_whole(text, name, 1) for name in ("tp_size", "isl", "osl", "batch_size"))
@@ -115,7 +116,7 @@ def read_row(number: int, values: Mapping[str, Any]) -> Row:
 
 
 def _whole(text: Mapping[str, Any], name: str, least: int) -> int:
-    """A column's number; 0 may be left out, where that is allowed."""
+    """A column's whole number, at least `least`; an empty cell is 0 if that is allowed."""
     value = text[name] if text[name] != "" or least else 0
     try:
         number = int(float(value))
@@ -129,7 +130,7 @@ def _whole(text: Mapping[str, Any], name: str, least: int) -> int:
 
 
 def _parallel(tensor: int, data: int, inner: int, expert: int, notes: list[str]) -> Parallel:
-    """How devices share the model. Some rows multiply attention's degree by the experts': no node has that many.
+    """The parallelism. Some rows multiply attention's degree by the experts': no node has that many devices.
 
     `tp 64, experts 8 x 8` is 8 devices that share attention and hold an eighth of the experts each; with
     `attention_dp_size` as large it is 8 engines of one device.
@@ -152,7 +153,7 @@ def _parallel(tensor: int, data: int, inner: int, expert: int, notes: list[str])
 
 
 def settings_of(row: Row, path: Path = PATH) -> Settings:
-    """What the table says of a row."""
+    """The settings that the table of rules gives a row."""
     found: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for rule in _read(path)["rules"]:
@@ -191,7 +192,7 @@ def _holds(value: Any, wanted: Any) -> bool:
 
 
 def _ordered(value: Any) -> Any:
-    """Numbers as they are, versions and dates by their numbers."""
+    """Numbers unchanged, versions and dates as lists of their numbers, for comparison."""
     if isinstance(value, str):
         return [int("".join(c for c in part if c.isdigit()) or 0) for part in value.replace("-", ".").split(".")]
     return value

@@ -1,4 +1,4 @@
-"""The task of `experiment=measured`: rows of measured runs, each predicted, with the errors by group."""
+"""The task of `experiment=measured`: predicts each row of measured runs, and reports errors by group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.operators.compose import Rules
 NEEDED = ("id", "origin", "measured", "concurrency", "backend", "backend_version", "model_path", "system", "precision",
           "isl", "osl", "gemm_quant_mode", "moe_quant_mode", "batch_size", "tp_size", "pp_size", "attention_dp_size",
           "moe_tp_size", "moe_ep_size", "silicon_ttft_ms", "silicon_tpot_ms")  # fmt: skip
-NOT_AS_STATED = 1.15  # a run that would need more of the GPU's time than there is
+NOT_AS_STATED = 1.15  # share of the GPU's time: a run that would need more was not as stated
 
 
 def measured(cfg: DictConfig, folder: Path, asked: set[str], facts: dict[str, Any],
@@ -64,13 +64,13 @@ def read_rows(path: Path) -> pd.DataFrame:
     """The table of measured runs, numbered from 0.
 
     Raises:
-        HarnessError: it is not there, or no such table.
+        HarnessError: it does not exist, or is not such a table.
     """
     return read_csv(path, "measured.rows", NEEDED)
 
 
 def predict_row(predictor: Predictor, number: int, values: dict[str, Any]) -> dict[str, Any]:
-    """What `predictions.csv` says of a row; what it takes for granted about it, or why it is refused."""
+    """The entries of `predictions.csv` for a row: the prediction and its assumptions, or why there is none."""
     told: dict[str, Any] = {"row": number, "id": values["id"], "model": values["model_path"], "gpu": values["system"],
                             "engine": values["backend"], "origin": values["origin"], "precision": values["precision"],
                             "concurrency": values["concurrency"], "isl": values["isl"], "osl": values["osl"],

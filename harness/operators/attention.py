@@ -10,7 +10,7 @@ import pandas as pd
 from harness.errors import HarnessError
 from harness.operators.folder import Tables
 
-# Where two kernels share a key, the one that the engine takes on that GPU: by engine and first letter of the GPU
+# The kernel that the engine uses on that GPU, if two kernels share a key: by engine and first letter of the GPU
 # (SGLang's default attention backend is trtllm_mha on Blackwell since 0.5.5 and fa3 on Hopper).
 KERNELS = {"sglang": ("trtllm_mha", "fa3")}
 
@@ -20,7 +20,7 @@ class Surface(NamedTuple):
 
     Attributes:
         batch, length: ascending.
-        ns: ``[batch, length]``; holes are mended: what is too large to measure takes as long a token (decode) or a pair
+        ns: ``[batch, length]``, without holes: points too large to measure take as long per token (decode) or per pair
             (prompt) as the next smaller one.
     """
 
@@ -36,7 +36,7 @@ def prompt_surface(tables: Tables, heads: int, kv_heads: int, width: int, kv: st
 
 
 def decode_surface(tables: Tables, heads: int, kv_heads: int, width: int, kv: str, window: int = 0) -> Surface:
-    """``batch`` sequences that look back to ``length`` tokens, the new one included, in one layer."""
+    """``batch`` sequences that attend to ``length`` tokens each, the new one included, in one layer."""
     frame = _rows(tables, "generation_attention_perf", heads, kv_heads, width, kv, window)
     return surface(frame.assign(context=frame["step"] + 1), "batch_size", "context", 1.0)
 
@@ -45,7 +45,7 @@ def surface(frame: pd.DataFrame, first: str, second: str, power: float) -> Surfa
     """From rows to a grid without holes.
 
     Args:
-        power: with which power of the length the time of what is too large to measure grows.
+        power: the power of the length with which times grow where points are too large to measure.
     """
     pivot = frame.pivot_table(index=first, columns=second, values="latency", aggfunc="median").sort_index()
     batch, length = pivot.index.to_numpy(float), pivot.columns.to_numpy(float)
@@ -66,7 +66,7 @@ def surface(frame: pd.DataFrame, first: str, second: str, power: float) -> Surfa
 
 
 def _rows(tables: Tables, name: str, heads: int, kv_heads: int, width: int, kv: str, window: int) -> pd.DataFrame:
-    """The rows of one shape, of the kernel that the engine takes.
+    """The rows of one shape, of the kernel that the engine uses.
 
     Raises:
         HarnessError: the table lacks the shape.

@@ -1,4 +1,4 @@
-"""What devices tell each other: all-reduce of the engine, gathers and scatters of NCCL, or a formula."""
+"""Collectives: the engine's all-reduce, NCCL's gathers and scatters, or a formula."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.operators.folder import Tables, versions
 
 
 def all_reduce_ns(tables: Tables, elements: np.ndarray, devices: int) -> np.ndarray:
-    """``[len(elements)]``: ns of one all-reduce of so many elements (tokens x hidden, bfloat16), inside a CUDA graph.
+    """``[len(elements)]``: ns of one all-reduce of `elements` elements (tokens x hidden, bfloat16), in a CUDA graph.
 
     From the engine's own table, else NCCL's, else `ring_ns` over the GPU's links.
     """
@@ -31,11 +31,11 @@ FUSED = {2: 64 << 20, 4: 1 << 20, 8: 1 << 19}
 
 
 def fused_reduce_ns(tables: Tables, elements: np.ndarray, devices: int, apart: np.ndarray) -> np.ndarray:
-    """``[len(elements)]``: ns of an all-reduce and a norm in one kernel: TensorRT-LLM's, which FlashInfer hands to the
-    others. Where the GPU has none of its tables, the engine's own all-reduce.
+    """``[len(elements)]``: ns of an all-reduce and a norm in one kernel: TensorRT-LLM's, which others use through
+    FlashInfer. If the GPU has no table of it, the engine's own all-reduce.
 
     Args:
-        apart: what both take one after the other, which larger ones do.
+        apart: ns of both kernels one after the other, which is what large all-reduces take.
     """
     if devices == 1 or (tables.engine == "vllm" and devices not in FUSED):
         return apart
@@ -50,7 +50,7 @@ def fused_reduce_ns(tables: Tables, elements: np.ndarray, devices: int, apart: n
 
 
 def collective_ns(tables: Tables, name: str, elements: np.ndarray, devices: int) -> np.ndarray:
-    """``[len(elements)]``: ns of one of NCCL's collectives of so many 2-byte elements."""
+    """``[len(elements)]``: ns of one of NCCL's collectives, by the number of 2-byte elements."""
     if devices == 1:
         return np.zeros(len(elements))
     frame = tables.collectives()
@@ -65,15 +65,16 @@ def collective_ns(tables: Tables, name: str, elements: np.ndarray, devices: int)
 
 
 def ring_ns(size: np.ndarray, devices: int, bytes_per_ns: float, latency_ns: float, memory: float) -> np.ndarray:
-    """``[len(size)]``: an all-reduce of so many bytes as a ring: 2(n − 1) messages of a share each, and each reduced
-    piece written once and read twice (LLMServingSim 2, MIT). Both constants are of a machine and stated, not measured.
+    """``[len(size)]``: ns of a ring all-reduce of `size` bytes: 2(n − 1) messages of one share each, and each reduced
+    piece written once and read twice (LLMServingSim 2, MIT). Both constants belong to a machine and are given, not
+    measured.
     """
     share = np.asarray(size, float) / devices
     return 2 * (devices - 1) * (latency_ns + share / bytes_per_ns) + (devices - 1) * 3 * share / memory
 
 
 def line(at: pd.Series | np.ndarray, ns: pd.Series | np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Linear between points, in proportion to the last two beyond them."""
+    """Linear between points, extrapolated from the last two beyond them."""
     order = np.argsort(np.asarray(at))
     x, y = np.asarray(at, float)[order], np.asarray(ns, float)[order]
     found: np.ndarray = np.interp(wanted, x, y)

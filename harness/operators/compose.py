@@ -1,4 +1,4 @@
-"""From a model, a GPU's tables and how devices share it to what each step costs."""
+"""Composes the costs of each step from a model, a GPU's tables and the parallelism."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.operators.machines import Machine
 from harness.operators.model import Model, Parallel, Precision
 from harness.operators.states import state_ns
 
-CONTEXTS = 2.0 ** np.arange(1, 18)  # at which decode attention is tabulated
+CONTEXTS = 2.0 ** np.arange(1, 18)  # contexts at which decode attention is tabulated
 BATCH, LENGTH = 2.0 ** np.arange(9), np.array([1, 16, 32, 64, 128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192,
                                                10240, 12288, 16384, 32768, 65536, 131072.0])  # fmt: skip
 NORMS, ROPE = 2, 1.1
@@ -32,25 +32,25 @@ GRAPHS = {  # batch sizes of captured graphs: the engine pads a decode step to t
 
 @dataclass(frozen=True)
 class Rules:
-    """What is done where no table says anything; each can be switched off.
+    """Rules for what no table holds; each can be switched off.
 
     Attributes:
         smooth: single slow points of matrix products are cut.
         history: a chunk of a prompt pays for the pairs with its history.
-        static_scales: fp8 and NVFP4 products of TensorRT-LLM are without the quantiser that their table holds.
+        static_scales: fp8 and NVFP4 products of TensorRT-LLM exclude the quantiser that their table includes.
         padded_graphs: decode steps are padded to a captured batch size.
-        power_cap: products are no faster than the GPU keeps up (`Gemm.sustained`, `fp8_share`).
-        eager_prompts: steps with a prompt take at least `eager_kernel_us` a kernel.
-        host: every step takes `host_ms` beside.
-        overlapped_host: but where an engine prepares the next step while one runs.
-        pointwise: norms, activations and rotations take their bytes and a constant.
-        borrowed_kernels: experts take no less than by the engine's own kernel, where it was measured with other shapes.
-        dynamic_scales: a kernel quantises the input of each NVFP4 product, but in TensorRT-LLM.
-        fused_norms: the norm behind a small all-reduce is part of it, where the engine fuses them (`fused_reduce_ns`).
+        power_cap: products are no faster than the GPU can sustain (`Gemm.sustained`, `fp8_share`).
+        eager_prompts: steps with a prompt take at least `eager_kernel_us` per kernel.
+        host: every step takes an additional `host_ms`.
+        overlapped_host: not so if the engine prepares the next step while one runs.
+        pointwise: norms, activations and rotations take the time of their bytes and a constant.
+        borrowed_kernels: experts take at least the time of the engine's own kernel, measured with other shapes.
+        dynamic_scales: a kernel quantises the input of each NVFP4 product, except in TensorRT-LLM.
+        fused_norms: the norm after a small all-reduce is part of it, if the engine fuses them (`fused_reduce_ns`).
         small_kernels: the choice of experts, the sum with shared ones and the gates of recurrent layers take time.
-        drafts: tokens are drafted and verified, where the engine does.
-        normed_heads: queries and keys are normed, of the models that do.
-        launches: fp8_block products are without the launches that their table holds.
+        drafts: tokens are drafted and verified, if the engine does so.
+        normed_heads: queries and keys are normalized, in models that do so.
+        launches: fp8_block products exclude the launches that their table includes.
         tokenized: prompts are tokenized one after the other before an engine sees them.
     """
 
@@ -74,7 +74,7 @@ class Rules:
 
     @classmethod
     def without(cls, names: list[str]) -> Rules:
-        """All but those.
+        """All rules but those.
 
         Raises:
             HarnessError: there is no such rule.
@@ -89,12 +89,12 @@ class Rules:
 def compose(model: Model, tables: Tables, parallel: Parallel, precision: Precision, machine: Machine,
             rules: Rules | None = None, expert_kernel: str = "", fuses: bool = False,
             drafts: int = 0) -> Costs:  # fmt: skip
-    """What each step costs on one of the devices; data-parallel groups run in lockstep with as many tokens each.
+    """The costs of each step on one of the devices; data-parallel groups run in lockstep with as many tokens each.
 
     Args:
         expert_kernel: see `expert_ns`.
         fuses: whether the engine fuses all-reduces and norms.
-        drafts: tokens that are drafted a step (see `drafting`).
+        drafts: tokens that are drafted per step (see `drafting`).
 
     Raises:
         HarnessError: an operator that the model needs is in no table; the message names it.
@@ -125,7 +125,7 @@ def compose(model: Model, tables: Tables, parallel: Parallel, precision: Precisi
 
 
 class _Build:
-    """The parts of a step, each over all counts at once."""
+    """The parts of a step, each for all counts at once."""
 
     def __init__(self, model: Model, tables: Tables, parallel: Parallel, precision: Precision, rules: Rules,
                  gemms: Gemms, tokens: np.ndarray, expert_kernel: str = "", fuses: bool = False,
@@ -146,7 +146,7 @@ class _Build:
                              tokens) if has_latent else None  # fmt: skip
 
     def by_tokens(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of a step without a prompt, and of one with."""
+        """(costs of a step without a prompt, costs of a step with one)."""
         model, share = self.model, self.parallel.tensor
         decode = prompt = self.mlps()
         moves = self.pointwise(self.hidden, self.hidden) + self.activations() + self.small()  # the first: the embedding
@@ -165,14 +165,14 @@ class _Build:
         return decode, prompt + moves + every * both + self.rotations()
 
     def activations(self) -> np.ndarray:
-        """Of dense MLPs and shared experts in all layers; those of experts are in their table."""
+        """Activations of dense MLPs and shared experts in all layers; those of routed experts are in their table."""
         model, share = self.model, self.parallel.tensor
         widths = [*model.dense.items(), *([(model.shared_inner, model.sparse)] if model.shared_inner else [])]
         return sum((count * self.pointwise(2 * inner // share, inner // share) for inner, count in widths),
                    np.zeros(len(self.tokens)))  # fmt: skip
 
     def small(self) -> np.ndarray:
-        """In all layers: the choice of experts, the sum with shared ones; norm and gate behind a recurrence."""
+        """Small kernels of all layers: choice of experts, sum with shared ones, norm and gate of recurrences."""
         model, text, total = self.model, self.model.text, np.zeros(len(self.tokens))
         if not self.rules.small_kernels:
             return total
@@ -186,7 +186,7 @@ class _Build:
         return total
 
     def heads_moved(self, kind: str) -> np.ndarray:
-        """Norms of queries and keys in one layer. MiniMax's go over all heads, so devices add up their squares."""
+        """Norms of queries and keys in one layer. MiniMax's span all heads, so devices all-reduce the squares."""
         model, share = self.model, self.parallel.tensor
         if kind not in ("full", "window") or model.text.model_type not in NORMED_HEADS or not self.rules.normed_heads:
             return np.zeros(len(self.tokens))
@@ -197,7 +197,7 @@ class _Build:
         return squares + self.pointwise(width, width)
 
     def rotations(self) -> np.ndarray:
-        """Of queries and keys, and the cache's writing, in all layers, of a prompt."""
+        """Rotations of queries and keys, and writes to the cache, in all layers, of a prompt."""
         if not self.rules.pointwise:
             return np.zeros(len(self.tokens))
         gate = 2 if self.model.text.get("attn_output_gate") else 1
@@ -207,7 +207,7 @@ class _Build:
         return moved
 
     def mixer(self, kind: str) -> tuple[np.ndarray, np.ndarray]:
-        """Projections of one layer's attention, of a decode and of a prompt step."""
+        """(decode step, prompt step): projections of one layer's attention."""
         text, dtype, width = self.model.text, self.precision.attention, self.model.text.head_dim
         if kind == "latent":
             assert self.latent
@@ -255,14 +255,14 @@ class _Build:
         return one + self.gemms.ns(self.precision.mlp, self.tokens, self.hidden, inner)
 
     def dispatch(self) -> np.ndarray:
-        """An all-gather of hidden states before the experts and a reduce-scatter behind them, over all devices."""
+        """An all-gather of hidden states before the experts and a reduce-scatter after them, over all devices."""
         elements = self.tokens * self.parallel.data * self.hidden
         devices = self.parallel.devices
         return collective_ns(self.tables, "all_gather", elements, devices) + collective_ns(
             self.tables, "reduce_scatter", elements, devices)  # fmt: skip
 
     def pointwise(self, read: int, written: int) -> np.ndarray:
-        """A kernel that reads and writes so many 2-byte elements a token."""
+        """A kernel that reads and writes that many 2-byte elements per token."""
         if not self.rules.pointwise:
             return np.zeros(len(self.tokens))
         gpu = self.tables.gpu
@@ -275,7 +275,7 @@ class _Build:
         return self.gemms.ns("bfloat16", np.maximum(count, 1), text.vocab_size // self.parallel.tensor, self.hidden)
 
     def lanes(self) -> np.ndarray:
-        """``[lanes + 1, contexts]``: decode attention, and what recurrent layers do for a decode."""
+        """``[lanes + 1, contexts]``: decode attention, and the recurrence of decodes."""
         total = np.zeros((LANES + 1, len(CONTEXTS)))
         count = np.arange(LANES + 1, dtype=float)
         for (kind, reach), layers in self.model.mixers.items():
@@ -304,14 +304,14 @@ class _Build:
 
 
 def _over(surface: Surface, count: np.ndarray, contexts: np.ndarray) -> np.ndarray:
-    """``[count, contexts]``: linear in both between measured points; drawn out in proportion beyond."""
+    """``[count, contexts]``: linear in both between measured points, extrapolated beyond."""
     rows = np.array([_line(contexts, surface.length, row) for row in surface.ns])
     found = np.array([_line(np.maximum(count, 1), surface.batch, column) for column in rows.T]).T
     return found
 
 
 def _stretched(surface: Surface) -> np.ndarray:
-    """``[BATCH, LENGTH]`` on the logarithms of all three; beyond the largest the last two are drawn out."""
+    """``[BATCH, LENGTH]``: interpolated in the logarithms of all three, extrapolated from the last two points."""
     rows = np.array([_line(np.log(LENGTH), np.log(surface.length), row) for row in np.log(surface.ns)])
     return np.exp(np.array([_line(np.log(BATCH), np.log(surface.batch), column) for column in rows.T]).T)
 

@@ -1,4 +1,4 @@
-"""What every step of an engine costs: operator tables put together for one model, one GPU and one way to share it."""
+"""The costs of an engine's steps: operator tables composed for one model, one GPU and one kind of parallelism."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ TOKENS = 16384 + LANES
 
 
 class Costs(NamedTuple):
-    """Arrays that a step's time is looked up in; all times in ns.
+    """Arrays in which a step's time is looked up; all times in ns.
 
     Attributes:
-        decode_tokens: ``[tokens + 1]`` all that goes by tokens, of steps without a prompt.
+        decode_tokens: ``[tokens + 1]`` everything that depends on the number of tokens, of steps without a prompt.
         prompt_tokens: ``[tokens + 1]`` the same with a prompt.
         sequences: ``[lanes + 1]`` the output matrix.
         lanes: ``[lanes + 1, contexts]`` decode attention in all layers, at `contexts` (ascending) tokens each.
         prompts: ``[batch, length]`` logarithm of prompt attention in all layers, at `batch` and `length` (both log2).
-        kernels: launched in a step with a prompt.
+        kernels: number of kernels launched in a step with a prompt.
         floor: least time of such a step, whose kernels are launched one by one.
-        host: of every step, beside its kernels.
-        verified: tokens of a sequence in a decode step: the last one, and those that were drafted behind it.
-        history: whether a chunk pays for the pairs it attends (else as a whole prompt of its own length).
+        host: host time of every step, added to its kernels.
+        verified: tokens of a sequence in a decode step: the last one and the drafts after it.
+        history: whether a chunk pays for the pairs it attends to (else as a whole prompt of its own length).
     """
 
     decode_tokens: np.ndarray
@@ -43,7 +43,8 @@ class Costs(NamedTuple):
 
 
 def drafting(costs: Costs, drafts: int, layers: int) -> Costs:
-    """With so many tokens drafted a step by one layer more (MTP, one after the other), and verified in the next step.
+    """The costs with `drafts` tokens drafted per step by one additional layer (MTP, one after the other), and verified
+    in the next step.
 
     Verifying reads each sequence's KV once; a draft takes one of the model's layers and an output matrix.
     """
@@ -59,7 +60,7 @@ def drafting(costs: Costs, drafts: int, layers: int) -> Costs:
 
 @cached_njit()
 def _at(axis: np.ndarray, x: float) -> tuple[int, float]:
-    """Left neighbour and share of the way to the right one; beyond the ends the outermost two are drawn out."""
+    """(left neighbour, share of the way to the right one); beyond the ends those of the outermost two points."""
     left = min(max(int(np.searchsorted(axis, x)) - 1, 0), len(axis) - 2)
     return left, (x - axis[left]) / (axis[left + 1] - axis[left])
 
@@ -73,7 +74,7 @@ def _by(values: np.ndarray, count: int) -> float:
 
 @cached_njit()
 def decode_attention(costs: Costs, lanes: int, context: float) -> float:
-    """Of `lanes` sequences that look back to `context` tokens in all: as if all were as long as their mean."""
+    """ns for `lanes` sequences that attend to `context` tokens in all, as if all had the mean length."""
     if lanes == 0:
         return 0.0
     row = min(lanes, len(costs.lanes) - 1)
@@ -85,10 +86,10 @@ def decode_attention(costs: Costs, lanes: int, context: float) -> float:
 
 @cached_njit()
 def prompt_attention(costs: Costs, prompts: int, tokens: int, context: int, pairs: float) -> float:
-    """Of `prompts` chunks with `tokens` new tokens, `context` with their history, that make `pairs` in all.
+    """ns for `prompts` chunks with `tokens` new tokens, `context` tokens with their history, and `pairs` in all.
 
-    There is no table of chunks with a history. A chunk takes the share of a whole prompt of its whole length that its
-    pairs are of that prompt's: A(full) · (full² − history²) / full².
+    There is no table of chunks with a history. A chunk takes a share of the time of a whole prompt of the full length,
+    equal to its share of that prompt's pairs: A(full) · (full² − history²) / full².
     """
     if prompts == 0:
         return 0.0
@@ -106,9 +107,9 @@ def prompt_attention(costs: Costs, prompts: int, tokens: int, context: int, pair
 @cached_njit()
 def step_ns(costs: Costs, decodes: int, context: float, prompts: int, tokens: int, prompt_context: int,
             pairs: float) -> float:  # fmt: skip
-    """One step: `decodes` sequences with one new token and `context` in all, and `prompts` chunks (see `BatchStats`).
+    """ns of a step: `decodes` sequences with one new token and `context` in all, and `prompts` chunks (`BatchStats`).
 
-    Prompts and decodes of one step share its products and have an attention each, one after the other.
+    Prompts and decodes of one step share its products and have separate attention kernels, one after the other.
     """
     rest = decode_attention(costs, decodes, context) + _by(costs.sequences, decodes + prompts)
     if prompts == 0:
@@ -124,11 +125,11 @@ def _with_prompts(costs: Costs, tokens: int, rest: float) -> float:
 
 @cached_njit()
 def lockstep_ns(costs: Costs, work: np.ndarray) -> float:
-    """One step of engines side by side that end it together: what goes by tokens is padded to the largest, and of
-    attention and output matrix the slowest counts.
+    """ns of a step of data-parallel engines in lockstep: everything that depends on tokens is padded to the largest,
+    and of attention and output matrix the slowest counts.
 
     Args:
-        work: ``[engines, 6]`` as the arguments of `step_ns`; an engine without any computes a dummy token.
+        work: ``[engines, 6]``, the arguments of `step_ns`; an engine without work computes a dummy token.
     """
     most, prompts, slowest = 1, False, 0.0
     for decodes, context, chunks, tokens, prompt_context, pairs in work:

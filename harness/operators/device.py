@@ -1,4 +1,4 @@
-"""`device.latency=operators` of a configuration: which tables, of what engine, for which model."""
+"""`device.latency=operators`: opens the tables, engine and model that a configuration names."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ PARTS = {"mxfp4": Precision(experts="mxfp4"), "int4_wo": Precision(experts="int4
 
 
 def open_operators(cfg: DictConfig, config: Any) -> OperatorLatency:
-    """Of `device.tables`, `device.hardware` (a GPU of theirs), `device.engine` and `device.tensor_parallel`.
+    """The latency model of `device.tables`, `device.hardware` (a GPU in them), `device.engine` and
+    `device.tensor_parallel`.
 
     Args:
-        config: of the model.
+        config: the model's.
 
     Raises:
-        HarnessError: a key that is missing, or a table that is.
+        HarnessError: a missing key or table.
     """
     device = cfg.device
     for key, example in (("tables", "DIR, operator tables"), ("hardware", "h100_sxm"), ("engine", "vllm-0.24.0")):

@@ -1,4 +1,4 @@
-"""Mixture of experts: both expert products of a layer together, by the tokens of the step."""
+"""Mixture of experts: time of a layer's two expert products by the tokens of the step."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ LIKE = {"fp8_block": ("fp8_block", "fp8"), "fp8": ("fp8", "fp8_block"), "nvfp4":
         "mxfp4": ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4")}  # fmt: skip
 
 SHAPE = ("hidden_size", "inter_size", "topk", "num_experts")
-# Kernels that engines are known to take for shapes that were measured by others only, and what they pad width and inner
-# width to (vLLM's mxfp4.py).
+# Kernels that engines are known to use for shapes that were measured with other kernels only, and the multiples to
+# which they pad hidden and inner size (vLLM's mxfp4.py).
 BORROWED = {"marlin": (256, 128)}
 LENT = {"flashinfer_trtllm": "sglang"}  # TensorRT-LLM's own, which FlashInfer hands to others, in whose tables it is
 
@@ -24,11 +24,11 @@ def expert_ns(tables: Tables, dtype: str, tokens: np.ndarray, hidden: int, inner
     """``[len(tokens)]``: ns of one layer's experts on one device.
 
     Args:
-        dtype: of the expert weights; of several tables for it the first is taken.
+        dtype: of the expert weights; if it has several tables, the first is used.
         tokens: of all devices that share the experts.
-        tensor, expert: degrees in which each expert, and their number, are shared.
-        kernel: part of the name of the kernel that the engine takes, where several share a key; else, or where none is
-            called so, the median of them.
+        tensor, expert: tensor-parallel and expert-parallel degree of the experts.
+        kernel: part of the name of the engine's kernel, if several share a key; without a match the median of them is
+            used.
         borrow: see `_borrowed` and `_lent`.
 
     Raises:
@@ -48,7 +48,7 @@ def expert_ns(tables: Tables, dtype: str, tokens: np.ndarray, hidden: int, inner
 
 def _lent(tables: Tables, dtype: str, shape: tuple[int, int, int, int], tensor: int, expert: int, kernel: str,
           tokens: np.ndarray) -> np.ndarray:  # fmt: skip
-    """``[len(tokens)]``: what experts of this shape take by a kernel that another engine was measured with."""
+    """``[len(tokens)]``: ns of experts of this shape with a kernel that was measured in another engine."""
     other = Tables(tables.folder, tables.gpu_name, LENT[kernel])
     rows, scale = _rows(other, dtype, shape, tensor, expert)
     named = rows[rows["kernel_source"].str.contains(kernel, regex=False)]
@@ -60,11 +60,11 @@ def _lent(tables: Tables, dtype: str, shape: tuple[int, int, int, int], tensor: 
 
 def _borrowed(tables: Tables, dtype: str, shape: tuple[int, int, int, int], tensor: int, expert: int, kernel: str,
               tokens: np.ndarray) -> np.ndarray:  # fmt: skip
-    """``[len(tokens)]``: what experts of this shape take by a kernel that was measured with another shape only.
+    """``[len(tokens)]``: ns of experts of this shape with a kernel that was measured with another shape only.
 
-    With as many tokens for an expert, products and weights both go by number, width and inner width of the experts, as
-    the kernel pads them. It is a least time: few tokens read the weights, which takes any kernel alike. Zeros where no
-    shape has the kernel.
+    For the same tokens per expert, products and weights both scale with number, hidden and inner size of the experts,
+    as padded by the kernel. It is a lower bound: for few tokens reading the weights dominates, which takes as long with
+    any kernel. Zeros if no shape has the kernel.
     """
     for _, frame in tables.every("moe_perf"):
         found = frame[(frame["moe_ep_size"] == expert) & (frame["moe_tp_size"] == tensor)]
@@ -84,7 +84,7 @@ def _borrowed(tables: Tables, dtype: str, shape: tuple[int, int, int, int], tens
 
 
 def _padded(kernel: str, hidden: int, inner: float) -> float:
-    """Weights of an expert on one device, with what the kernel pads them to."""
+    """Size of an expert on one device, as padded by the kernel."""
     outer, within = BORROWED[kernel]
     return float(np.ceil(hidden / outer) * outer * np.ceil(inner / within) * within)
 
@@ -95,10 +95,10 @@ def _of_skew(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _rows(tables: Tables, dtype: str, shape: tuple[int, int, int, int], tensor: int, expert: int
           ) -> tuple[pd.DataFrame, float]:  # fmt: skip
-    """The rows of a shape, and what their times are multiplied with.
+    """The rows of a shape, and a factor for their times.
 
-    What this version lacks is taken from the newest other one that has it; experts that were not measured shared in so
-    many parts take their share of the time of those shared in fewer. Both are noted.
+    Rows that this version lacks are those of the newest other version that has them; a tensor-parallel degree that was
+    not measured takes its share of the time of a lower one. Both are noted.
     """
     known: set[str] = set()
     for version, frame in tables.every("moe_perf"):
@@ -123,7 +123,7 @@ def _rows(tables: Tables, dtype: str, shape: tuple[int, int, int, int], tensor: 
 
 
 def _curve(rows: pd.DataFrame, tokens: np.ndarray) -> np.ndarray:
-    """By tokens: linear between points, in proportion beyond the last; never falling, as a step could be padded."""
+    """ns by tokens: linear between points, proportional beyond the last; never falling, as a step could be padded."""
     one = rows.groupby("num_tokens")["latency"].median().sort_index()
     at, ns = one.index.to_numpy(float), one.to_numpy() * 1e6
     ns = np.minimum.accumulate(ns[::-1])[::-1]

@@ -1,4 +1,4 @@
-"""A folder of operator tables: which GPUs, engines and versions it has, and which file a table is read from."""
+"""A folder of operator tables: its GPUs, engines and versions, and the file of each table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 from harness.errors import HarnessError
 from harness.lookup import hint
 
-KEYS = {  # columns without which a table is none
+KEYS = {  # columns that each table must have
     "gemm_perf": ("gemm_dtype", "m", "n", "k"),
     "context_attention_perf": ("batch_size", "isl", "num_heads", "num_key_value_heads", "attn_dtype", "kv_cache_dtype"),
     "generation_attention_perf": ("batch_size", "step", "num_heads", "num_key_value_heads", "attn_dtype",
@@ -29,12 +29,12 @@ ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 @dataclass(frozen=True)
 class Gpu:
-    """What `DIR/gpus/GPU.yaml` says of a GPU.
+    """A GPU, from `DIR/gpus/GPU.yaml`.
 
     Attributes:
-        bytes_per_ns, memory: of its main memory.
+        bytes_per_ns, memory: bandwidth and size (bytes) of its main memory.
         flops_per_ns: dense peak by element type.
-        pointwise_share, pointwise_ns: share of the bandwidth that a pointwise kernel reaches, and what it takes beside.
+        pointwise_share, pointwise_ns: share of the bandwidth that a pointwise kernel reaches, and its constant time.
         reserve: bytes that an engine keeps beside weights and KV.
         link_bytes_per_ns: to each of its peers, one way.
     """
@@ -49,7 +49,7 @@ class Gpu:
     link_bytes_per_ns: float
 
     def flops(self, dtype: str) -> float:
-        """Peak of the units that multiply elements of `dtype`; where a GPU has none for it, those of the next wider."""
+        """Peak for elements of `dtype`; if the GPU has no units for them, that of the next wider type."""
         wider = {"nvfp4": "fp8", "fp8_block": "fp8", "fp8": "bfloat16"}
         while dtype not in self.flops_per_ns:
             dtype = wider.get(dtype, "bfloat16")
@@ -61,10 +61,10 @@ class Tables:
 
     Args:
         folder: see the package.
-        gpu, engine, version: names of folders below it; a version of None is the newest.
+        gpu, engine, version: names of folders below it; version None = the newest.
 
     Raises:
-        HarnessError: the folder has none such; the message names those it has.
+        HarnessError: there is no such folder; the message names those there are.
     """
 
     def __init__(self, folder: str | Path, gpu: str, engine: str, version: str | None = None) -> None:
@@ -85,8 +85,8 @@ class Tables:
         self._checked: dict[Path, pd.DataFrame] = {}
 
     def read(self, name: str) -> pd.DataFrame | None:
-        """A table, or None where no version has it. One that this version lacks is that of `reuse.csv`, else of the
-        newest version with it, which is noted.
+        """A table, or None if no version has it. If this version lacks it, it is read from the version that `reuse.csv`
+        names, or else from the newest version that has it; that is noted.
         """
         path = self.folder / self.gpu_name / self.engine / self.version / f"{name}.parquet"
         if not path.is_file():
@@ -98,14 +98,14 @@ class Tables:
         return self._sound(name, path)
 
     def every(self, name: str) -> list[tuple[str, pd.DataFrame]]:
-        """A table in every version that has it, this one's first, then the newest."""
+        """A table in every version that has it: this version's first, then the newest."""
         place = self.folder / self.gpu_name / self.engine
         order = dict.fromkeys([self.version, *self._instead(name)])
         paths = [(version, place / version / f"{name}.parquet") for version in order]
         return [(version, read_table(path)) for version, path in paths if path.is_file()]
 
     def note(self, text: str) -> None:
-        """Something that a table had to stand in for."""
+        """Note that a table stands in for another one."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -115,10 +115,10 @@ class Tables:
         return read_table(self.folder / self.gpu_name / "nccl" / known[-1] / "nccl_perf.parquet") if known else None
 
     def _sound(self, name: str, path: Path) -> pd.DataFrame:
-        """A table without points that are faster than the GPU can be.
+        """A table without points that are faster than the GPU's peak.
 
         Raises:
-            HarnessError: there are so many that none can be believed.
+            HarnessError: there are too many such points to believe the others.
         """
         from harness.operators.health import REFUSED, too_fast
 
@@ -147,10 +147,10 @@ class Tables:
 
 @lru_cache(maxsize=64)
 def read_table(path: Path) -> pd.DataFrame:
-    """A table as it is.
+    """A table, unfiltered.
 
     Raises:
-        HarnessError: it can't be read, lacks a column, or has a `latency` that is none.
+        HarnessError: it can't be read, lacks a column, or has an invalid `latency`.
     """
     try:
         table = pd.read_parquet(path)
@@ -170,7 +170,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 @lru_cache(maxsize=64)
 def read_gpu(folder: Path, gpu: str) -> Gpu:
-    """What is known of a GPU.
+    """Read a GPU's file.
 
     Raises:
         HarnessError: there is no such file, or it lacks a number.
@@ -197,7 +197,7 @@ def read_gpu(folder: Path, gpu: str) -> Gpu:
 
 
 def versions(folder: Path) -> list[str]:
-    """Versions that are there, oldest first."""
+    """The versions in a folder, oldest first."""
     return sorted(_below(folder), key=_order)
 
 
@@ -219,6 +219,6 @@ def _below(folder: Path) -> list[str]:
 
 
 def _order(version: str) -> list[int]:
-    """Numbers of a version; a candidate (rc) comes before what follows it."""
+    """Sort key of a version; a candidate (rc) comes before its release."""
     numbers = [int(part) for part in re.findall(r"\d+", version.replace("rc", ".").replace("post", "."))]
     return numbers[:3] + ([-1, *numbers[3:]] if "rc" in version else [0, *numbers[3:]])

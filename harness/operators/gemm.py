@@ -1,4 +1,4 @@
-"""Matrix products: time by tokens of any width, from the widths that were measured."""
+"""Matrix products: time by tokens for any width, from the measured widths."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LARGE, WIDE = 16384, 4096  # tokens and widths of products that run into a power
 class Gemm:
     """out[m, n] = in[m, k] · Wᵀ in one element type.
 
-    Between measured widths the efficiency against the roofline is interpolated, linear in log n and log k of its
-    logarithm; in m the time is linear. Holes along m take the efficiency of their neighbours. A time never falls with
-    m (the engine could pad), so a single slow point is cut to the least of those behind it (`smooth`).
+    Between measured widths the logarithm of the efficiency against the roofline is interpolated, linearly in log n and
+    log k; in m the time is linear. Holes along m take the efficiency of their neighbours. Times never fall with m (the
+    engine could pad), so a single slow point is cut to the smallest of those after it (`smooth`).
 
     Args:
         frame: columns m, n, k, latency (ms) of one element type.
@@ -41,14 +41,14 @@ class Gemm:
         self.sustained = sustained(frame, gpu, dtype)
 
     def roofline(self, m: np.ndarray, n: np.ndarray | float, k: np.ndarray | float) -> np.ndarray:
-        """The least it can take (ns)."""
+        """The least possible time in ns."""
         size = BYTES.get(self.dtype, 2.0)
         moved = m * k * min(size, 2.0) + np.asarray(n * k) * size + m * n * 2.0
         longest: np.ndarray = np.maximum(2.0 * m * n * k / self.gpu.flops(self.dtype), moved / self.gpu.bytes_per_ns)
         return longest
 
     def ns(self, tokens: np.ndarray, n: int, k: int) -> np.ndarray:
-        """``[len(tokens)]``: of a product with `n` x `k` weights, by its tokens."""
+        """``[len(tokens)]``: ns of a product with `n` x `k` weights, by its tokens."""
         corners = [(i, j, u * v) for i, u in _beside(self.n, n) for j, v in _beside(self.k, k)
                    if np.isfinite(self.logs[i, j, 0])]  # fmt: skip
         if not corners:
@@ -64,18 +64,18 @@ class Gemm:
 
 
 class Gemms:
-    """By element type, read when one is asked for.
+    """Products by element type; a type's table is read when it is first used.
 
     Args:
-        static_scales: products of an engine that quantises in the norm before, as TensorRT-LLM, are without the
-            quantiser that its tables hold: fp8 without what was measured apart; NVFP4, where a norm is before, no
-            slower than another engine's, whose tables time them on inputs that are quantised already.
-        dynamic_scales: an NVFP4 product of any other engine comes with a kernel that quantises its input.
-        sustained: none reaches more of the GPU's peak than it keeps up (see `sustained`), in fp8 than this share; 0 =
-            no limit. vLLM's tables were timed with weights that were never set, which costs little power: so in
-            bfloat16, for which all engines call the same library, SGLang's count too, whose weights were drawn.
-        launches: products in blocks of fp8, which alone were timed outside a graph and hold their launches, take no
-            longer than in bfloat16 with a quantiser before.
+        static_scales: for an engine that quantises in the preceding norm (TensorRT-LLM), exclude the quantiser that its
+            tables include: from fp8 the separately measured one is subtracted; an NVFP4 product after a norm takes no
+            longer than another engine's, whose tables are measured with quantised inputs.
+        dynamic_scales: an NVFP4 product of any other engine includes a kernel that quantises its input.
+        sustained: no product exceeds the share of the GPU's peak that it can sustain (see `sustained`), for fp8 this
+            share; 0 = no limit. vLLM's tables were timed with uninitialized weights, which takes little power; so for
+            bfloat16, where all engines call the same library, SGLang's tables, timed with random weights, count too.
+        launches: fp8_block products, the only ones timed outside a graph and thus with their launches, take no longer
+            than bfloat16 products with a quantiser before.
     """
 
     def __init__(self, tables: Tables, smooth: bool = True, static_scales: bool = False, dynamic_scales: bool = False,
@@ -85,7 +85,7 @@ class Gemms:
         self._made: dict[tuple[str, str], Gemm] = {}
 
     def ns(self, dtype: str, tokens: np.ndarray, n: int, k: int, normed: bool = False) -> np.ndarray:
-        """As `Gemm.ns`, with or without what quantises its input; `normed`: a norm comes right before."""
+        """As `Gemm.ns`, with the quantiser of its input as the rules say; `normed`: a norm comes right before."""
         time = self._bare(self.tables, dtype, tokens, n, k)
         if dtype == "fp8" and self.static_scales:
             time = np.maximum(time - self._quantiser(tokens, k), 0.5 * time)
@@ -168,7 +168,7 @@ def sustained(frame: pd.DataFrame, gpu: Gpu, dtype: str) -> float:
 
 
 def _beside(axis: np.ndarray, value: float) -> list[tuple[int, float]]:
-    """The two measured widths around a value and their weights, by its logarithm; the outermost where it is outside."""
+    """The two measured widths around a value and their weights, by logarithm; the outermost alone if it is outside."""
     right = int(np.searchsorted(axis, value))
     if right == 0 or (right < len(axis) and axis[right] == value):
         return [(right, 1.0)]

@@ -1,4 +1,4 @@
-"""Whether a table can be believed: points faster than the GPU can be, keys that disagree, holes."""
+"""Plausibility of a table: points faster than the GPU's peak, keys that disagree, holes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pandas as pd
 from harness.errors import HarnessError
 from harness.operators.folder import Gpu, read_gpu, read_table, versions
 
-TOO_FAST = 0.95  # of the roofline: clocks and peaks are known no better
+TOO_FAST = 0.95  # of the roofline: clocks and peaks are not known more precisely
 REFUSED = 0.05  # share of checked points that may be too fast; a table with more is refused
 IN_CACHE = 256e6  # bytes that a GPU may keep in its caches from one timed run to the next
 NO_KEYS = ("framework", "version", "device", "op_name", "kernel_source", "latency", "model", "architecture",
@@ -21,11 +21,11 @@ SIZES = {"bfloat16": 2, "fp8": 1}
 
 
 class Health(NamedTuple):
-    """Of a table.
+    """Plausibility of a table.
 
     Attributes:
         too_fast: points faster than the roofline, of `checked`.
-        doubled, apart: keys with several rows (kernels), and how many times the fastest the slowest is at most.
+        doubled, apart: keys with several rows (kernels), and the largest ratio of the slowest to the fastest of them.
     """
 
     rows: int
@@ -41,7 +41,7 @@ class Health(NamedTuple):
 
 
 def roofline_ns(name: str, frame: pd.DataFrame, gpu: Gpu) -> np.ndarray:
-    """``[rows]``: the least each can take; 0 where nothing is known of it, or its bytes may lie in a cache."""
+    """``[rows]``: the least possible time of each; 0 if there is no roofline for it, or its bytes may be cached."""
     least = np.zeros(len(frame))
     if name == "gemm_perf":
         for dtype in frame["gemm_dtype"].unique():
@@ -66,13 +66,13 @@ def roofline_ns(name: str, frame: pd.DataFrame, gpu: Gpu) -> np.ndarray:
 
 
 def too_fast(name: str, frame: pd.DataFrame, gpu: Gpu) -> tuple[np.ndarray, int]:
-    """(which rows are faster than they can be, how many could be checked)."""
+    """(which rows are faster than possible, how many could be checked)."""
     least = roofline_ns(name, frame, gpu)
     return frame["latency"].to_numpy() * 1e6 < TOO_FAST * least, int((least > 0).sum())
 
 
 def health(name: str, frame: pd.DataFrame, gpu: Gpu) -> Health:
-    """Of one table."""
+    """Check one table."""
     fast, checked = too_fast(name, frame, gpu)
     keys = [column for column in frame.columns if column not in NO_KEYS]
     keys += ["op_name"] if "op_name" in frame and frame["op_name"].nunique() > 1 else []

@@ -10,22 +10,22 @@ class OperatorLatency:
     """Step times of composed operators (see `compose`). Idle lanes of a static batch count as decodes.
 
     Attributes:
-        said: what the times were made of, for people: tables, versions, constants.
+        said: the sources of the times, as text: tables, versions, constants.
     """
 
     def __init__(self, costs: Costs, said: str = "") -> None:
         self.costs, self.said = costs, said
 
     def step_ns(self, batch: Batch) -> int:
-        """How long the step takes, in nanoseconds."""
+        """The step's time in nanoseconds."""
         return self._ns(batch.stats)
 
     def estimate(self, batch: Batch) -> int:
-        """The same: it is known before."""
+        """The same, since it is known in advance."""
         return self._ns(batch.stats)
 
     def further_ns(self, batch: Batch, steps: int) -> list[int]:
-        """``[steps]``: how long each further step takes if every sequence of `batch` goes on to decode."""
+        """``[steps]``: ns of each further step if every sequence of `batch` continues to decode."""
         stats, times = batch.stats.after(1), []
         for _ in range(steps):
             times.append(self._ns(stats))

@@ -1,4 +1,4 @@
-"""Latent attention (MLA): as one measured module, projections and all, or put together from its kernels."""
+"""Latent attention (MLA): as one measured module with its projections, or composed from its kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.operators.gemm import Gemms
 class Latent:
     """MLA of one layer: `prompts` and `decodes` by batch and length, `by_token` by the step's tokens.
 
-    The module tables hold projections and attention in one; with them `by_token` is zero. They are of DeepSeek-V3,
+    The module tables include the projections, so `by_token` is zero with them. They were measured for DeepSeek-V3,
     whose hidden size and ranks Kimi-K2 shares; only heads differ.
 
     Args:
@@ -61,7 +61,7 @@ def _of(frame: pd.DataFrame, heads: int, kv: str, dtype: str | None, length: str
 
 
 def _products(tables: Tables, heads: int, tokens: np.ndarray) -> np.ndarray:
-    """What multiplies queries into, and answers out of, the latent space, of decodes."""
+    """The products of a decode that map queries into the latent space and outputs out of it."""
     frame = tables.read("mla_bmm_perf")
     if frame is None:
         return np.zeros(len(tokens))

@@ -20,12 +20,13 @@ class Machine:
     """A GPU with an engine on it.
 
     Attributes:
-        fp8_share: of its peak, that a GPU under its power cap keeps up in fp8 products.
-        host_ms: what every step takes beside its kernels.
-        eager_kernel_us: a step with a prompt takes no less a kernel (`Model.kernels`): each is launched by itself.
-        bare_kernel_us: the same where nothing of such a step is compiled or captured in pieces (decodes alone are).
-        tokenize_us: a token of a prompt, in the process in front of the engine, one prompt after the other.
-        client_ms: between a client's sending and the engine's seeing a request beside that: HTTP, a queue or two.
+        fp8_share: share of its peak that a GPU sustains in fp8 products under its power cap.
+        host_ms: host time of every step, added to its kernels.
+        eager_kernel_us: least time per kernel (`Model.kernels`) of a step with a prompt, each being launched by itself.
+        bare_kernel_us: the same if no part of such a step is compiled or captured (only decodes are).
+        tokenize_us: time to tokenize one token of a prompt, in the process in front of the engine, one prompt after the
+            other.
+        client_ms: further time from a client's sending a request to the engine's seeing it: HTTP, queues.
     """
 
     fp8_share: float = 1.0
@@ -37,7 +38,7 @@ class Machine:
 
     @classmethod
     def of(cls, gpu: str, engine: str, path: Path = PATH) -> Machine:
-        """As `machines.yaml` has it; what it has no line for is its default."""
+        """The constants of `machines.yaml`, or its defaults."""
         values = _read(path)
         return cls(**{name: values[name].get(whose(name, gpu, engine), values[name]["default"])[0] for name in NAMES})
 

@@ -1,4 +1,4 @@
-"""A model as operators see it: which products, attentions, experts and states its layers consist of."""
+"""A model as a set of operators: the products, attentions, experts and states of its layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.errors import HarnessError
 from harness.layout.layers import Kinds, Text, layers_of
 from harness.layout.weights import experts_of, inner_of, is_sparse, shared_inner_of, weights_of
 
-# Kernels of a layer of a prompt, without all-reduces and quantisers. Attention: norm, product, rotation and cache,
+# Kernels of a layer for a prompt, without all-reduces and quantisers. Attention: norm, product, rotation and cache,
 # attention, output; latent: three norms, two products down and two up, rotation, joining, cache, attention, output;
 # state: norm, two products, convolution, gates, a norm of queries and keys, five of the recurrence, norm, output.
 MIXERS = {"full": 5, "window": 5, "latent": 12, "state": 13}
@@ -21,8 +21,8 @@ WEIGHT_BYTES = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, 
 
 @dataclass(frozen=True)
 class Precision:
-    """Element types of a checkpoint: of attention's projections, of dense MLPs and shared experts, of experts, and of
-    the KV cache. Output matrix, embedding and router are bfloat16.
+    """Element types of a checkpoint: attention's projections, dense MLPs and shared experts, routed experts, KV cache.
+    Output matrix, embedding and router are bfloat16.
     """
 
     attention: str = "bfloat16"
@@ -44,12 +44,12 @@ class Precision:
 
 @dataclass(frozen=True)
 class Parallel:
-    """How an engine's devices share a model.
+    """An engine's parallelism.
 
     Attributes:
-        tensor: devices of one attention.
-        data: such groups side by side, in lockstep.
-        expert_tensor, expert: in how many parts each expert, and their number, are shared; the product is that of the
+        tensor: tensor-parallel degree of attention.
+        data: data-parallel groups, in lockstep.
+        expert_tensor, expert: tensor-parallel and expert-parallel degree of the experts; their product is that of the
             first two.
     """
 
@@ -87,7 +87,7 @@ class Model:
 
     @classmethod
     def of(cls, config: Any) -> Model:
-        """Of a `transformers` config or a mapping with its names.
+        """The layers of a `transformers` config, or of a mapping with its names.
 
         Raises:
             HarnessError: layers that no operator table describes.
@@ -117,7 +117,7 @@ class Model:
         return shared_inner_of(self.text, self.expert_inner)
 
     def kernels(self, precision: Precision, parallel: Parallel) -> int:
-        """That a step with a prompt launches on one device: the same count whatever the engine fuses."""
+        """Kernels that a step with a prompt launches on one device; fusions of engines are not considered."""
         blocked = ("fp8_block", "nvfp4")  # these have a quantiser before each product
         count = 0
         for (kind, _), layers in self.mixers.items():
@@ -130,7 +130,7 @@ class Model:
         return count + 2 * self.layers * (parallel.devices > 1)
 
     def weight_bytes(self, precision: Precision, parallel: Parallel) -> float:
-        """Bytes of weights on one device: attention and MLPs are shared by its group, experts by all devices."""
+        """Bytes of weights on one device: attention and MLPs are sharded in its group, experts over all devices."""
         counted = weights_of(self.text)
         one = counted.hidden * counted.vocab * 2.0 * (1 if counted.tied else 2)
         experts = 0.0

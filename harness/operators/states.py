@@ -14,7 +14,7 @@ def state_ns(tables: Tables, text: Text, devices: int, tokens: np.ndarray, phase
     """``[len(tokens)]``: ns of the convolution and the recurrence of one layer.
 
     Args:
-        tokens: of a prompt (`phase` context; several are taken for one) or sequences (`generation`).
+        tokens: of prompts (`phase` context; several count as one) or number of sequences (`generation`).
 
     Raises:
         HarnessError: the tables lack the shape.
@@ -27,7 +27,7 @@ def state_ns(tables: Tables, text: Text, devices: int, tokens: np.ndarray, phase
     rows = frame[(frame["phase"] == phase) & (frame["d_model"] == text.hidden_size)]
     share = rows[(rows["num_k_heads"] == max(keys // devices, 1)) & (rows["num_v_heads"] == values // devices)]
     scale = 1.0
-    if not len(share):  # only whole layers were measured: a share of the heads takes a share of the time
+    if not len(share):  # only whole layers were measured: time is proportional to the share of heads
         share, scale = rows[(rows["num_k_heads"] == keys) & (rows["num_v_heads"] == values)], 1 / devices
     if not len(share):
         raise HarnessError(f"gdn_perf of {tables.engine} {tables.version} on {tables.gpu_name} has no layer of {keys} "
