@@ -233,15 +233,16 @@ def plain_floats(tree: ast.Module) -> Edits:
                     yield Place.of(one.annotation), "Any"
 
 
-def checked_allocators(tree: ast.Module) -> Edits:
-    """An allocator may be a `Checked` one, which hands on each attribute that it is asked for: where the type is known,
-    compiled code asks for none, but reads where a native attribute would lie."""
+def stand_ins(tree: ast.Module) -> Edits:
+    """An allocator may be a `Checked` one, which hands on each attribute that it is asked for, and a scheduler several
+    engines in `Lockstep`: where the type is known, compiled code asks for none, but reads where a native one would lie.
+    """
     for node in ast.walk(tree):
-        if isinstance(node, ast.arg) and node.arg == "allocator" and node.annotation:
+        if isinstance(node, ast.arg) and node.arg in ("allocator", "scheduler") and node.annotation:
             yield Place.of(node.annotation), "Any"
 
 
-RULES = (names_for_rules, open_classes, no_abstract_base, base_by_name, plain_floats, checked_allocators)
+RULES = (names_for_rules, open_classes, no_abstract_base, base_by_name, plain_floats, stand_ins)
 
 
 def _classes(tree: ast.Module) -> Iterator[ast.ClassDef]:

@@ -15,6 +15,7 @@ import pytest
 
 from harness import compiled
 from harness.errors import HarnessError
+from tests.validate.made_up import ROWS, write_profile, write_run
 
 ROOT = Path(__file__).resolve().parents[1]
 SYSTEMS = (
@@ -81,6 +82,23 @@ def test_it_gives_the_same(built, tmp_path, name):
         facts = [json.loads(path.read_text()) for path in place.rglob("environment.json")]
         assert {fact["compiled"] for fact in facts} == {wanted}
     assert results(tmp_path / "False") == results(tmp_path / "True")
+
+
+@pytest.mark.slow
+def test_engines_in_lockstep_give_the_same(built, tmp_path):
+    """Compiled schedulers and engines under `harness.validate.lockstep`, which is not compiled."""
+    rows = [{**ROWS[0], "request_id": f"r{i}", "input_toks": 5 + 7 * i % 60, "output_toks": 2 + 3 * i % 17,
+             "queued_ts": 5.0 + 1e-4 * i, "first_token_ts": 6.0, "last_token_ts": 7.0} for i in range(40)]  # fmt: skip
+    run, tables = write_run(tmp_path / "run", rows), write_profile(tmp_path / "tables")
+    told = []
+    for wanted in (False, True):
+        done = harness(built, tmp_path / str(wanted), "experiment=validate", f"validate.measured={run}",
+                       f"validate.profile={tables}", "validate.data_parallel=2", f"simulation.compiled={wanted}",
+                       "hydra.run.dir=job")  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert json.loads((tmp_path / str(wanted) / "job/environment.json").read_text())["compiled"] == wanted
+        told.append(results(tmp_path / str(wanted)))
+    assert told[0] == told[1]
 
 
 @pytest.mark.slow

@@ -76,7 +76,9 @@ def test_an_empty_folder_is_fine_and_so_is_one_with_a_log(tmp_path):
     assert not list(tmp_path.rglob(LOCK))
 
 
-@pytest.mark.parametrize(("arguments", "key"), [(FAST, "hydra.run.dir"), (SWEEP, "hydra.sweep.dir")])
+@pytest.mark.parametrize(
+    ("arguments", "key"), [pytest.param(FAST, "hydra.run.dir", marks=pytest.mark.slow), (SWEEP, "hydra.sweep.dir")]
+)
 def test_a_folder_in_use_is_refused(tmp_path, arguments, key):
     lock = Lock.of(tmp_path / "mine")
     assert lock
@@ -263,6 +265,7 @@ def test_only_what_the_plan_lists_is_reported(sweep):
     assert pd.read_csv(sweep / "comparison.csv")["dir"].tolist() == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_jobs_without_a_plan_are_reported_as_they_lie_there(sweep):
     (sweep / "plan.json").unlink()
     command(sweep.parent, "report", "sweep")
@@ -331,7 +334,10 @@ def _interrupting(monkeypatch: pytest.MonkeyPatch, number: int, at: str) -> None
     monkeypatch.setattr(job, "replay", replay)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGHUP))],
+)
 def test_a_signal_reports_what_is_finished(tmp_path, monkeypatch, number):
     _interrupting(monkeypatch, number, "1")
     done = command(tmp_path, "-m", *FAST, "allocator.block_size=4,8,16", "hydra.sweep.dir=sweep")

@@ -28,7 +28,7 @@ class B(A):
 class B(A):
     def __init__(self, *args: Any, y: float = 0.5, **kwargs: Any) -> None:
         A.__init__(self, *args, x=y, **kwargs)""", "assert m.B().x == 0.5", "non-default argument follows", ""),
-    "checked_allocators": ("""class Allocator:
+    "stand_ins": ("""class Allocator:
     def __init__(self) -> None:
         self.free = 7
 def free(allocator: Allocator) -> int:
@@ -45,7 +45,7 @@ def test_each_rule_is_still_needed(rule, tmp_path):
     """Where this fails, mypyc has got better, and the rule can go."""
     source, use, fault, left = FAULTS[rule]
     assert fault in outcome(tmp_path / "as it is", HEAD + source + "\n", use)
-    other = {"checked_allocators": "open_classes"}.get(rule)
+    other = {"stand_ins": "open_classes"}.get(rule)
     if other:  # what the fault needs beside it
         opened = HEAD.replace("Any\n", "Any\n\nfrom mypy_extensions import mypyc_attr\n")
         text = source.replace("class Alloc", "@mypyc_attr(allow_interpreted_subclasses=True)\nclass Alloc")

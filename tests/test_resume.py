@@ -87,7 +87,7 @@ def test_what_is_missing_killed_or_failed_is_run_and_nothing_else(whole, sweep):
     assert tables(sweep) == tables(whole)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_an_interrupted_sweep_becomes_the_uninterrupted_one(whole, tmp_path, monkeypatch, number):
     with monkeypatch.context() as patch:
         _interrupting(patch, number, "1")
@@ -112,6 +112,7 @@ def test_jobs_run_as_they_were_planned_whatever_changed_since(sweep):
     assert "warning: packages changed since the sweep was planned: numpy 1.0 → " in done.err
 
 
+@pytest.mark.slow
 def test_paths_count_from_where_the_sweep_began(sweep, tmp_path):
     shutil.copy(sweep / "0" / "workload.jsonl", tmp_path / "mine.jsonl")
     arguments = ("-m", "device=simulated", "workload=trace", "workload.path=mine.jsonl", "seed=0,1")
@@ -178,6 +179,7 @@ def test_a_job_whose_planned_configuration_is_no_longer_one_fails_alone(sweep):
     assert pd.read_csv(sweep / "comparison.csv")["status"].tolist() == ["finished", "failed", "finished", "finished"]
 
 
+@pytest.mark.slow
 def test_folders_with_accents_and_long_paths(tmp_path, whole):
     deep = tmp_path / ("é ü, 漢=(1)" + "x" * 150) / ("b c" * 60)
     deep.mkdir(parents=True)

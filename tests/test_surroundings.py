@@ -168,7 +168,14 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "sweep"
 
 
-@pytest.mark.parametrize("part", ["print_table", "ideal.join", "two_by_two", "markdown.report_text", "draw"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "print_table",
+        "draw",
+        *(pytest.param(part, marks=pytest.mark.slow) for part in ("ideal.join", "two_by_two", "markdown.report_text")),
+    ],
+)
 def test_a_part_of_the_report_that_fails_costs_the_others_nothing(swept, monkeypatch, part):
     def fail(*args, **kwargs):
         raise RuntimeError("no ink")
@@ -266,6 +273,7 @@ def test_a_disk_that_is_full_at_the_report_prints_it(swept, monkeypatch):
     assert {path: path.read_bytes() for path in swept.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_a_figure_that_the_disk_has_no_room_for_is_a_warning(swept):
     with no_file_above(30_000):
         done = command(swept.parent, "report", "sweep")

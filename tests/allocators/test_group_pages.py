@@ -12,6 +12,7 @@ from allocators.dual_pool import DualPool
 from allocators.jenga import Jenga
 from allocators.layout import KVLayout, LayerGroup, State
 from tests.conformance.allocator import AllocatorConformance, churn
+from tests.conformance.effort import cases
 
 WINDOW = KVLayout(
     (LayerGroup("window", (0, 1, 2), 1, 1, 1, 1, reach=10), LayerGroup("full", (3, 4), 1, 1, 1, 1)),
@@ -43,7 +44,7 @@ class TestDualPool(AllocatorConformance):
 @pytest.mark.parametrize("kind", [Jenga, DualPool])
 def test_hundreds_of_calls_are_checked(kind: type[Allocator], layout: KVLayout) -> None:
     allocator = Checked(kind(3000, 48, layout))  # type: ignore[arg-type]
-    for seq in churn(allocator, 0, calls=200).live:
+    for seq in churn(allocator, 0, calls=cases(200)).live:
         allocator.free(seq)
     assert allocator.memory().free == 3000
     assert allocator.free_slots <= 3000

@@ -12,6 +12,7 @@ from allocators.layout import KVLayout
 from allocators.split import Split
 from tests.allocators.test_group_pages import CHUNK, STATES, WINDOW
 from tests.conformance.allocator import AllocatorConformance, churn
+from tests.conformance.effort import cases
 
 
 class TestFirstFit(AllocatorConformance):
@@ -33,7 +34,7 @@ class TestVirtual(AllocatorConformance):
 @pytest.mark.parametrize("placement", ["slab", "first_fit", "best_fit", "buddy", "virtual"])
 def test_hundreds_of_calls_are_checked(placement: str, layout: object) -> None:
     allocator = Checked(Split(6000, 48, layout, placement, piece_tokens=48, page_bytes=4))  # type: ignore[arg-type]
-    for seq in churn(allocator, 0, calls=80).live:
+    for seq in churn(allocator, 0, calls=cases(80)).live:
         allocator.free(seq)
     assert allocator.memory().free == 6000
 

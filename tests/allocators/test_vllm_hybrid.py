@@ -14,6 +14,7 @@ from allocators.vllm_hybrid import VllmHybrid
 from schedulers.continuous import Continuous
 from schedulers.reservation import on_demand
 from tests.conformance.allocator import AllocatorConformance, churn
+from tests.conformance.effort import cases
 
 WINDOW = KVLayout(
     (LayerGroup("window", (0, 1, 2), 1, 1, 1, 1, reach=10), LayerGroup("full", (3, 4), 1, 1, 1, 1)),
@@ -56,7 +57,7 @@ class TestEverythingKept(OverWindows):
 @pytest.mark.parametrize("layout", [WINDOW, CHUNK, STATES, HALVES])
 def test_hundreds_of_calls_are_checked(layout: KVLayout) -> None:
     allocator = Checked(VllmHybrid(3000, 48, layout, block_size=4))
-    for seq in churn(allocator, 0, calls=200).live:
+    for seq in churn(allocator, 0, calls=cases(200)).live:
         allocator.free(seq)
     assert allocator.memory().free == 3000
 

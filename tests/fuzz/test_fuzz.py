@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conformance.effort import cases
+
 from .cases import Case
 from .draw import draw
 from .play import examine
@@ -14,9 +16,9 @@ from .shrink import shrink
 LEAKY = "allocator=paged allocator._target_=tests.deadly.Leaks kv_slots=64 max_model_len=30 scheduler=continuous"
 
 
-def play(seed: int, cases: range) -> None:
+def play(seed: int, numbers: range) -> None:
     failed, kinds, events = [], dict.fromkeys(("served", "refused", "failed"), 0), dict[str, int]()
-    for number in cases:
+    for number in numbers:
         case = draw(seed, number)
         outcome = examine(case)
         kinds[outcome.kind] += 1
@@ -25,12 +27,12 @@ def play(seed: int, cases: range) -> None:
         if outcome.kind == "failed":
             failed.append(f"{outcome.said}\n  python -m tests.fuzz case '{shrink(case, outcome)}'")
     assert not failed, "\n".join(failed)
-    assert kinds["served"] > len(cases) / 2
+    assert kinds["served"] > len(numbers) / 2
     assert min(events.values()) > 0, f"nothing of this kind happened: {events}"
 
 
-def test_200_configurations() -> None:
-    play(1, range(200))
+def test_configurations() -> None:
+    play(1, range(cases(300)))
 
 
 FOUND = (  # by the fuzz, and mended

@@ -111,7 +111,7 @@ def test_latents_and_keys_wider_than_values(
 SINKS = torch.tensor([0.3, -2.0, 5.0, 0.0], device=DEVICE)
 
 
-@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("splits", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("block_size", [0, 16, 256])
 @pytest.mark.parametrize(
     "variant",

@@ -25,7 +25,7 @@ POOL = {"seed": 0, "max_model_len": 64, "kv_slots": 64, "kv_bytes": None, "gpu_m
 # Experts are left out: torch's `_grouped_mm` can't be traced in float32. So are models with an attention of their own.
 ASIDE = ("qwen3_moe", "mixtral", "gpt_oss", "llama4", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "longcat_flash",
          "kimi_linear", "qwen3_next", "granite4_h", "jamba", "bloom", "mpt", "falcon_rope", "falcon_alibi")  # fmt: skip
-BY_DEFAULT = ("gemma3n", "minicpm3", "lfm2", "gpt_oss", "bloom")
+BY_DEFAULT = ("minicpm3", "lfm2", "bloom")
 
 
 def opened(name: str, **settings: Any) -> Loaded:
