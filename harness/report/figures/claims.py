@@ -37,7 +37,7 @@ def draw(sweep: Sweep) -> Figure | None:
         ax.axhline(y, color="#dddddd", linewidth=0.7)
         for (name, x, _), lines in zip(COLUMNS, texts, strict=True):
             mark = name == "verdict"
-            text = "\n".join(lines).replace("$", r"\$")  # a dollar, not a formula
+            text = "\n".join(lines)
             ax.text(x + (0.016 if mark else 0), y + 0.38, text, va="top", size=9.5, linespacing=1.25,
                     weight="bold" if name == "claim" else "normal")  # fmt: skip
             if mark:
