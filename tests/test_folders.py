@@ -231,6 +231,7 @@ def test_the_report_of_a_sweep_can_be_made_again(sweep):
     assert (sweep / "REPORT.md").exists()
 
 
+@pytest.mark.slow
 def test_a_job_of_a_sweep_can_be_reported_alone(sweep):
     done = command(sweep.parent, "report", "sweep/0")
     assert done.code == 0
@@ -259,6 +260,7 @@ def test_a_job_under_way_is_called_running(sweep):
     assert pd.read_csv(sweep / "comparison.csv")["status"].tolist() == ["running", "failed", "finished"]
 
 
+@pytest.mark.slow
 def test_only_what_the_plan_lists_is_reported(sweep):
     shutil.copytree(sweep / "0", sweep / "7")
     command(sweep.parent, "report", "sweep")

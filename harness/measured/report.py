@@ -163,7 +163,10 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 def draw_errors(table: pd.DataFrame) -> Figure:
     """The distribution of errors: a strip for each group, TPOT and TTFT side by side."""
     scored = table[table["refused"] == ""].fillna(dict.fromkeys(BY, ""))
-    groups = [(" ".join(str(key) for key in keys[:4]).replace("_sxm", ""), part) for keys, part in scored.groupby(BY)]
+    groups = list(scored.groupby(BY))
+    named = [" ".join(map(str, keys[:4])).replace("_sxm", "") for keys, _ in groups]
+    labels = [f"{name} ({keys[4]})" if named.count(name) > 1 else name
+              for name, (keys, _) in zip(named, groups, strict=True)]  # fmt: skip
     fig = new_figure(12, 1.8 + 0.3 * max(len(groups), 1))
     axes = fig.subplots(1, 2, sharey=True)
     for ax, name in zip(axes, METRICS, strict=True):
@@ -174,7 +177,7 @@ def draw_errors(table: pd.DataFrame) -> Figure:
             ax.plot([errors.median()] * 2, [i - 0.35, i + 0.35], color="#D55E00", linewidth=2)
         ax.axvline(0, color="#222222", linewidth=1)
         ax.set(xlim=(-102, 102), xlabel=f"error of {name.upper()}, %")
-    axes[0].set_yticks(range(len(groups)), [label for label, _ in groups])
-    axes[0].invert_yaxis()
+    axes[0].set_yticks(range(len(groups)), labels)
+    axes[0].set_ylim(len(groups) - 0.5, -0.5)
     frame(fig, "Where the error sits", "a point a run, cut at 100 %; the bar is the group's median")
     return fig

@@ -135,14 +135,16 @@ def _both_names(system: str) -> str:
 
 def _name_capacities(ax: Axes, rows: pd.DataFrame, style: Mapping[str, Look]) -> None:
     """Write the capacities along the limit, each to the left of its curve (the last one and one at the axis to the
-    right). One that is close to another is written above it.
+    right). One that would lie on another is written above it.
     """
-    last, near, before, level = rows["capacity_rate"].max(), 0.09 * ax.get_xlim()[1], float("-inf"), 0
+    last, width = rows["capacity_rate"].max(), ax.get_xlim()[1]
+    near, end, level = 0.09 * width, float("-inf"), 0  # a label's width; where the one before ends, and how high it is
     box = {"facecolor": "white", "alpha": 0.85, "pad": 0.6, "linewidth": 0}
     for row in records(rows.sort_values("capacity_rate")):
         rate = row["capacity_rate"]
-        level, before = (level + 1 if before < rate < before + near else 0), rate
         right = rate < near or (rate == last and len(rows) > 1)
+        level = level + 1 if rate - near < end else 0
+        end = rate + (0.14 * width if right else 0)
         text, place = with_half(row, "capacity_rate", "{:.3g}"), (9 if right else -4, 6 + 14 * level)
         ax.annotate(text, (rate, LIMIT), xytext=place, size=8.5, bbox=box, color=style[row["system"]].color,
                     textcoords="offset points", ha="left" if right else "right", annotation_clip=False)  # fmt: skip

@@ -23,6 +23,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_quick_gate_passes() -> None:
     done = run("-m", "kvlab_kernels.compile_gate", "--quick", "--arch", "90")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -107,7 +107,9 @@ def test_windows_chunks_caps_and_sinks(variant: AttentionVariant, block_size: in
     check([5, 120, 77], [5, 70, 1], 4, 2, 64, torch.float32, block_size, variant, config=SMALL)
 
 
-@pytest.mark.parametrize("context", [0, 1, 15, 16, 17, 31, 32, 63])
+@pytest.mark.parametrize(
+    "context", [0, 16, 31, 63, *(pytest.param(context, marks=pytest.mark.slow) for context in (1, 15, 17, 32))]
+)
 @pytest.mark.parametrize("queries", [1, 31, 33])
 def test_diagonal_at_the_edges_of_tiles(context: int, queries: int) -> None:
     check([context + queries], [queries], 1, 1, 64, torch.float32, 16, config=SMALL)
