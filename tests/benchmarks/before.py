@@ -58,7 +58,7 @@ for line in sys.stdin:
     print(json.dumps([*spent, sum(map(len, said.values())), digest.hexdigest()]), flush=True)
 """
 SIMULATED = """
-import hashlib, json, sys, tempfile, time
+import gc, hashlib, json, sys, tempfile, time
 from pathlib import Path
 from allocators.paged import Paged
 from schedulers.request import Request
@@ -101,6 +101,9 @@ def decodes():  # 256 sequences by `vllm_v1`, scheduled and completed and no mor
 WORKLOADS = {"loop_256": loop, "decodes_256": decodes, "saturated": lambda: serve(it.sharegpt(4_000)),
              "vidur": lambda: serve(it.vidur(2_000)), "vidur_every_step": lambda: serve(it.vidur(2_000), True)}
 loop()
+gc.collect()
+gc.freeze()  # both as a job does: else the collector walks through every module that an edition has imported
+gc.set_threshold(100_000)
 print("ready", flush=True)
 for line in sys.stdin:
     spent, steps, said = WORKLOADS[line.strip()]()
