@@ -299,10 +299,10 @@ class Allocator(ABC):
         Raises:
             AllocatorError: the sequence holds nothing, is finished, or would exceed `max_model_len`.
         """
-        if holder.finished or tokens > self.max_model_len or self._holders.get(holder.row) is not holder:
-            self._known(holder)
-            if holder.finished:
-                raise AllocatorError(f"{holder.name} is finished and can't grow")
+        self._known(holder)
+        if holder.finished:
+            raise AllocatorError(f"{holder.name} is finished and can't grow")
+        if tokens > self.max_model_len:
             raise AllocatorError(f"{holder.name} grows to {tokens} tokens, past max_model_len={self.max_model_len}")
         if self._ledger is not None:
             return self._grow_by_layer(holder, tokens)

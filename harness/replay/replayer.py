@@ -26,15 +26,10 @@ class WorkloadLike(Protocol):
 
 
 class Source:
-    """Arrivals in order. In a closed loop the next request arrives when one of the `concurrency` in flight has ended.
+    """Arrivals in order. In a closed loop a request is sent when one of the `concurrency` in flight has ended."""
 
-    Args:
-        client_ns: time between a client's sending a request and its arrival, in a closed loop.
-    """
-
-    def __init__(self, workload: WorkloadLike, client_ns: int = 0) -> None:
+    def __init__(self, workload: WorkloadLike) -> None:
         self.pending = deque(workload.requests)
-        self.client_ns = client_ns
         self.closed = workload.concurrency is not None
         self.injected = 0
         if self.closed:
@@ -61,8 +56,8 @@ class Source:
                 request.arrival_ns = self.arrival_ns(request, now)
 
     def arrival_ns(self, request: Request, sent: int) -> int:
-        """When a request arrives that a client of a closed loop sends at `sent` (ns)."""
-        return sent + self.client_ns
+        """When a request arrives that a client of a closed loop sends at `sent` (ns): at once, unless overridden."""
+        return sent
 
 
 def replay(source: Source, engines: Items[Engine], clock: Clock, router: Router | None = None,
